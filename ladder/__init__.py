@@ -1,0 +1,59 @@
+"""Declare a ladder of training runs, price it, train it and read its record.
+
+Importing this package loads neither jax, ray nor wandb; `from ladder import ...` gives the names a user types.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from ladder.spec import (
+    DataSpec,
+    EvalSpec,
+    Hypothesis,
+    Ladder,
+    ModelSpec,
+    OptimizerSpec,
+    ParallelSpec,
+    Phase,
+    Resources,
+    Rung,
+    RunSpec,
+    ScheduleSpec,
+    Source,
+    SpecError,
+    load,
+)
+
+if TYPE_CHECKING:
+    from ladder.planning import Plan, plan
+    from ladder.store import Store
+
+__version__ = "0.1.0"
+__all__ = [
+    "DataSpec",
+    "EvalSpec",
+    "Hypothesis",
+    "Ladder",
+    "ModelSpec",
+    "OptimizerSpec",
+    "ParallelSpec",
+    "Phase",
+    "Plan",
+    "Resources",
+    "RunSpec",
+    "Rung",
+    "ScheduleSpec",
+    "Source",
+    "SpecError",
+    "Store",
+    "load",
+    "plan",
+]
+
+_LATE = {"Store": "ladder.store", "plan": "ladder.planning", "Plan": "ladder.planning"}
+
+
+def __getattr__(name: str):
+    if name in _LATE:
+        return getattr(import_module(_LATE[name]), name)
+    raise AttributeError(f"module 'ladder' has no attribute {name!r}")

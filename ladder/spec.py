@@ -1,0 +1,438 @@
+"""What a run IS: frozen values, checked when they are built, with a JSON round trip and a fingerprint.
+
+A value here never says where or how a run is launched (that is `Resources`, a store path, a tracker);
+it says what is trained. `RunSpec.fingerprint` is the identity of a run: same fingerprint, same numbers.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    ValidationError,
+    model_validator,
+)
+
+
+class SpecError(ValueError):
+    """A declaration that cannot work. The text names the field, the value and the next step."""
+
+
+class _Explained(type(BaseModel)):
+    """Building a value by its class answers a mistake with a SpecError.
+
+    Not in __init__: pydantic would then build nested values of a JSON text through it, in Python mode,
+    where a strict tuple refuses JSON's lists.
+    """
+
+    def __call__(cls, *args: Any, **fields: Any) -> Any:
+        try:
+            return super().__call__(*args, **fields)
+        except ValidationError as error:
+            raise SpecError(_explain(cls, error)) from None
+
+
+class Value(BaseModel, metaclass=_Explained):
+    """A frozen value. `replace` is the only way to a changed copy, and it validates again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed, validated like a new one. An unknown field is an error."""
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return type(self)(**(fields | changes))
+
+    def to_json(self) -> str:
+        return self.model_dump_json(indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise SpecError(_explain(cls, error)) from None
+
+
+def _explain(cls: type, error: ValidationError) -> str:
+    """Pydantic's findings as one line: type, field, what is wrong, the value given, the nearest name."""
+    findings = []
+    for item in error.errors(include_url=False):
+        where = ".".join(str(part) for part in item["loc"])
+        message = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "extra_forbidden":
+            message = f"no such field; {cls.__name__} has {', '.join(cls.model_fields)}"
+        elif item["type"] not in ("missing", "value_error"):
+            message += f" (got {item['input']!r:.80})"
+        findings.append(f"{cls.__name__}.{where}: {message}" if where else f"{cls.__name__}: {message}")
+    return "; ".join(findings)
+
+
+def _whole(value: Any) -> Any:
+    """Let 1e9 stand for a count: an integral float is an exact int, anything else goes to pydantic as it is."""
+    if isinstance(value, float) and math.isfinite(value) and value == int(value):
+        return int(value)
+    return value
+
+
+def _pairs(value: Any) -> Any:
+    """A mapping becomes sorted pairs, so that the value is hashable and its JSON has one form."""
+    if isinstance(value, Mapping):
+        value = value.items()
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        return tuple(sorted((tuple(pair) if isinstance(pair, list) else pair) for pair in value))
+    return value
+
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def _named(value: str) -> str:
+    if not NAME.fullmatch(value):
+        raise ValueError(
+            f"{value!r:.80} is no name: it becomes a folder, so use 1-64 letters, digits, '.', '_' or '-', "
+            "beginning with a letter or digit"
+        )
+    return value
+
+
+Count = Annotated[int, BeforeValidator(_whole), Field(gt=0)]  # exact, positive
+CountOrZero = Annotated[int, BeforeValidator(_whole), Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Name = Annotated[str, AfterValidator(_named)]
+Weights = Annotated[tuple[tuple[str, PositiveFloat], ...], BeforeValidator(_pairs)]
+
+
+class ModelSpec(Value):
+    """A mixture-of-experts decoder: every size a field, nothing a special case of one width.
+
+    Each layer holds attention, `experts` routed SwiGLU experts of which a token uses `top_k`, and
+    `shared_experts` SwiGLU experts that every token uses. Input and output embeddings are untied.
+    """
+
+    vocab_size: Count
+    context: Count  # tokens in one row
+    layers: Count
+    width: Count  # d, the residual stream
+    heads: Count
+    head_dim: Count
+    kv_heads: Count
+    experts: Count
+    top_k: Count
+    expert_width: Count  # f, hidden width of one routed expert
+    shared_experts: CountOrZero = 0
+    shared_width: CountOrZero = 0  # hidden width of one shared expert
+    combine_sum: PositiveFloat = 2.5  # what a token's combine weights add up to
+    rope_theta: PositiveFloat = 10_000.0
+    conv_taps: CountOrZero = 0  # ShortConv on keys, attention output and MLP output; 0 = off
+    z_loss: Annotated[float, Field(ge=0)] = 1e-4  # weight of the final-logit z-loss, training only
+    init_scale: PositiveFloat = 0.5  # init std = init_scale / sqrt(width)
+
+    @model_validator(mode="after")
+    def _can_work(self) -> Self:
+        if self.heads % self.kv_heads:
+            raise ValueError(f"heads={self.heads} is not a multiple of kv_heads={self.kv_heads}")
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim={self.head_dim} is odd: RoPE turns pairs of channels")
+        if self.top_k + 1 > self.experts:
+            raise ValueError(
+                f"top_k={self.top_k} needs at least {self.top_k + 1} experts (the router's margin is the "
+                f"(top_k+1)-th score), experts={self.experts}"
+            )
+        if bool(self.shared_experts) != bool(self.shared_width):
+            raise ValueError(
+                f"shared_experts={self.shared_experts} and shared_width={self.shared_width}: "
+                "both are zero or both are positive"
+            )
+        if self.conv_taps == 1:
+            raise ValueError("conv_taps=1 would be a plain gain: use 0 (off) or at least 2")
+        return self
+
+
+class OptimizerSpec(Value):
+    """AdamW with two peak learning rates: one for matrices that grow with width, one for the rest."""
+
+    kind: Literal["adamw"] = "adamw"
+    lr: PositiveFloat  # embeddings, gains, ShortConv taps
+    matrix_lr: PositiveFloat  # attention, experts, router and output head
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.95
+    eps: PositiveFloat = 1e-8
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1  # decoupled, times the learning rate; matrices only
+    clip_norm: PositiveFloat | None = 1.0  # global gradient norm
+
+
+class ScheduleSpec(Value):
+    """Linear warm-up from 0, then linear decay to `final` x peak at the last step (see ladder.schedule)."""
+
+    warmup: Fraction = 0.01  # share of the steps
+    final: Fraction = 0.0  # learning rate at the end / peak
+
+
+class Source(Value):
+    """One domain of text. `uri` is a path or URL of .txt, .jsonl or .parquet files (globs allowed),
+    `hf:NAME[:CONFIG[:SPLIT]]` for a Hugging Face dataset, or `builtin:NAME` for the laptop corpus."""
+
+    domain: Name
+    uri: str
+    text_field: str = "text"
+
+
+class Phase(Value):
+    """From `start` (a share of the run's tokens) on, domains are drawn with these weights."""
+
+    start: Fraction
+    weights: Weights
+
+    @model_validator(mode="after")
+    def _has_weights(self) -> Self:
+        if not self.weights:
+            raise ValueError("weights is empty: name at least one domain")
+        return self
+
+
+class DataSpec(Value):
+    sources: tuple[Source, ...]
+    phases: tuple[Phase, ...]
+    tokenizer: Literal["bytes", "bpe"] = "bytes"  # bpe is trained on the training text to vocab_size
+    held_out: Annotated[float, Field(gt=0, lt=0.5)] = 0.02  # share of documents kept for evaluation
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        domains = [source.domain for source in self.sources]
+        for domain in domains:
+            if domains.count(domain) > 1:
+                raise ValueError(f"domain {domain!r} has two sources: give each its own domain name")
+        if not self.phases or self.phases[0].start != 0:
+            raise ValueError("phases must begin with one that starts at 0")
+        starts = [phase.start for phase in self.phases]
+        if starts != sorted(set(starts)) or starts[-1] >= 1:
+            raise ValueError(f"phase starts {starts} must increase and stay below 1")
+        for phase in self.phases:
+            for domain, _ in phase.weights:
+                if domain not in domains:
+                    raise ValueError(f"a phase weighs domain {domain!r}, the sources are {domains}")
+        return self
+
+
+class EvalSpec(Value):
+    """Held-out evaluation of every domain and their plain mean, without dropped tokens and without z-loss."""
+
+    every: Annotated[float, Field(gt=0, le=1)] = 0.05  # of the run's tokens; the last step always counts
+    rows: Count = 512  # rows a domain, at most what is held out
+    loss_per: Literal["token", "byte"] = "token"  # nats per token, or bits per byte of text
+    unit: Literal["nats/token", "bits/byte", "other"] = "nats/token"  # which prior the forecast uses
+
+
+class ParallelSpec(Value):
+    """How a step is laid out. Dropless, so it changes no number beyond rounding: not part of the identity."""
+
+    data: Count = 1  # devices that share the rows of a batch
+    micro_batch_rows: Count | None = None  # rows a device works on at a time; None = all of its rows
+
+
+class RunSpec(Value):
+    """One training run. `steps * batch_tokens` tokens, in rows of `model.context` tokens."""
+
+    model: ModelSpec
+    optimizer: OptimizerSpec
+    schedule: ScheduleSpec = ScheduleSpec()
+    data: DataSpec
+    evaluation: EvalSpec = EvalSpec()
+    parallel: ParallelSpec = ParallelSpec()
+    steps: Count
+    batch_tokens: Count  # global batch
+    seed: CountOrZero = 0
+    count_lm_head: bool = False  # do active parameters and FLOPs on the scaling axis include the output head?
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.batch_tokens % self.model.context:
+            raise ValueError(
+                f"batch_tokens={self.batch_tokens} is not a multiple of model.context={self.model.context}"
+            )
+        if self.rows % self.parallel.data:
+            raise ValueError(
+                f"{self.rows} rows a batch do not divide over parallel.data={self.parallel.data}"
+            )
+        micro = self.parallel.micro_batch_rows
+        if micro and (self.rows // self.parallel.data) % micro:
+            raise ValueError(
+                f"parallel.micro_batch_rows={micro} does not divide the "
+                f"{self.rows // self.parallel.data} rows of a device"
+            )
+        if self.data.tokenizer == "bytes" and self.model.vocab_size != 257:
+            raise ValueError(
+                f"model.vocab_size={self.model.vocab_size}: bytes need 257 (256 and the document mark)"
+            )
+        if self.data.tokenizer == "bpe" and self.model.vocab_size < 258:
+            raise ValueError(f"model.vocab_size={self.model.vocab_size}: bpe needs at least 258")
+        if self.evaluation.loss_per == "byte" and self.evaluation.unit == "nats/token":
+            raise ValueError(
+                "evaluation.unit='nats/token' with loss_per='byte': say 'bits/byte', or 'other' for tiny models"
+            )
+        return self
+
+    @property
+    def rows(self) -> int:
+        """Rows of a global batch."""
+        return self.batch_tokens // self.model.context
+
+    @property
+    def tokens(self) -> int:
+        return self.steps * self.batch_tokens
+
+    @property
+    def eval_steps(self) -> tuple[int, ...]:
+        """Completed updates at which the run is evaluated: every `evaluation.every` of the steps, and the last."""
+        count = math.ceil(1 / self.evaluation.every - 1e-9)
+        marks = {round(self.steps * self.evaluation.every * k) for k in range(1, count)}
+        return tuple(sorted((marks - {0}) | {self.steps}))
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 of the canonical JSON of what changes the numbers: everything but `parallel`.
+
+        Fields at their default are left out, so that a later version with one more feature (off by
+        default) keeps old fingerprints; for the same reason a default never changes.
+        """
+        return digest(self.model_dump(mode="json", exclude={"parallel"}, exclude_defaults=True))
+
+
+def digest(value: Any) -> str:
+    """sha256 of canonical JSON: sorted keys, no spaces."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Resources(Value):
+    """What one run asks of the cluster, on each of its `hosts`."""
+
+    cpus: Count = 1
+    gpus: CountOrZero = 0
+    hosts: Count = 1
+    custom: Weights = ()
+
+
+class Hypothesis(Value):
+    """What is claimed before the launch, and what hangs on it."""
+
+    question: str
+    prediction: str = ""
+    decides: str = ""
+    links: tuple[str, ...] = ()
+
+
+class Rung(Value):
+    """A size of the ladder. `seeds` replicates share everything but the seed."""
+
+    name: Name
+    run: RunSpec
+    resources: Resources = Resources()
+    seeds: Count = 1
+
+    @property
+    def runs(self) -> tuple[tuple[str, RunSpec], ...]:
+        """(run id, spec) of each replicate: NAME, NAME-r1, NAME-r2, ... with seeds that never meet
+        those of a ladder moved by `Ladder.with_seed`."""
+        return tuple(
+            (self.name if k == 0 else f"{self.name}-r{k}", self.run.replace(seed=self.run.seed + 1000 * k))
+            for k in range(self.seeds)
+        )
+
+
+class Ladder(Value):
+    """Rungs, smallest first, and the target that they predict."""
+
+    name: Name
+    rungs: tuple[Rung, ...]
+    target: Rung | None = None
+    hypothesis: Hypothesis | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if not self.rungs:
+            raise ValueError("rungs is empty: declare at least one rung")
+        if self.target and self.target.seeds != 1:
+            raise ValueError(f"target.seeds={self.target.seeds}: the target is one run")
+        names = [name for rung in self.everything for name, _ in rung.runs]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"run name {name!r} is used twice: give each rung its own name")
+        counted = {rung.run.count_lm_head for rung in self.everything}
+        measured = {(rung.run.evaluation.loss_per, rung.run.evaluation.unit) for rung in self.everything}
+        if len(counted) > 1:
+            raise ValueError("count_lm_head differs between the runs: one scaling axis needs one definition")
+        if len(measured) > 1:
+            raise ValueError(f"evaluation.loss_per and unit differ between the runs: {sorted(measured)}")
+        return self
+
+    @property
+    def everything(self) -> tuple[Rung, ...]:
+        """The rungs and, last, the target."""
+        return (*self.rungs, *((self.target,) if self.target else ()))
+
+    def with_seed(self, seed: int) -> Self:
+        """The same ladder with every run's seed moved by `seed`."""
+
+        def moved(rung: Rung) -> Rung:
+            return rung.replace(run=rung.run.replace(seed=rung.run.seed + seed))
+
+        return self.replace(
+            rungs=tuple(moved(rung) for rung in self.rungs),
+            target=moved(self.target) if self.target else None,
+        )
+
+
+def load(path: str | Path) -> Ladder:
+    """The LADDER that an experiment file declares.
+
+    Raises SpecError when the file is missing, raises, or declares no LADDER; the text names the line.
+    """
+    ladder = getattr(load_module(path), "LADDER", None)
+    if not isinstance(ladder, Ladder):
+        raise SpecError(
+            f"{path} declares no LADDER (found {type(ladder).__name__}): end it with LADDER = Ladder(...)"
+        )
+    return ladder
+
+
+def load_module(path: str | Path) -> Any:
+    """Run an experiment file as a module of its own name, without making its folder importable."""
+    import importlib.util
+    import traceback
+
+    file = Path(path)
+    if not file.is_file():
+        raise SpecError(f"{path}: no such experiment file")
+    found = importlib.util.spec_from_file_location(f"experiment_{file.stem}", file)
+    if found is None or found.loader is None:
+        raise SpecError(f"{path}: not a Python file (.py)")
+    module = importlib.util.module_from_spec(found)
+    try:
+        found.loader.exec_module(module)
+    except SpecError as error:
+        raise SpecError(f"{path}:{_line_in(error, file)}: {error}") from None
+    except Exception as error:
+        line = _line_in(error, file)
+        last = traceback.format_exception_only(error)[-1].strip()
+        raise SpecError(f"{path}:{line}: {last}") from error
+    return module
+
+
+def _line_in(error: BaseException, file: Path) -> int | str:
+    import traceback
+
+    if isinstance(error, SyntaxError) and error.lineno:
+        return error.lineno
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == file]
+    return frames[-1].lineno or "?" if frames else "?"
