@@ -1,6 +1,6 @@
 """Declare a ladder of training runs, price it, train it and read its record.
 
-Importing this package loads neither jax, ray nor wandb; `from ladder import ...` gives the names a user types.
+Importing this package loads neither jax, ray nor wandb.
 """
 
 from importlib import import_module

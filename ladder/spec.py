@@ -78,7 +78,7 @@ def _explain(cls: type, error: ValidationError) -> str:
 
 
 def _whole(value: Any) -> Any:
-    """Let 1e9 stand for a count: an integral float is an exact int, anything else goes to pydantic as it is."""
+    """Let 1e9 stand for a count: an integral float becomes an exact int."""
     if isinstance(value, float) and math.isfinite(value) and value == int(value):
         return int(value)
     return value
@@ -278,7 +278,7 @@ class RunSpec(Value):
             raise ValueError(f"model.vocab_size={self.model.vocab_size}: bpe needs at least 258")
         if self.evaluation.loss_per == "byte" and self.evaluation.unit == "nats/token":
             raise ValueError(
-                "evaluation.unit='nats/token' with loss_per='byte': say 'bits/byte', or 'other' for tiny models"
+                "evaluation.unit='nats/token' with loss_per='byte': say 'bits/byte', or 'other' (tiny models)"
             )
         return self
 
@@ -293,7 +293,7 @@ class RunSpec(Value):
 
     @property
     def eval_steps(self) -> tuple[int, ...]:
-        """Completed updates at which the run is evaluated: every `evaluation.every` of the steps, and the last."""
+        """Completed updates at which the run is evaluated: each `evaluation.every` of the steps, and the end."""
         count = math.ceil(1 / self.evaluation.every - 1e-9)
         marks = {round(self.steps * self.evaluation.every * k) for k in range(1, count)}
         return tuple(sorted((marks - {0}) | {self.steps}))
