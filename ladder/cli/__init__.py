@@ -1,0 +1,43 @@
+"""The `ladder` command: one module a verb, loaded when it is called."""
+
+import argparse
+import sys
+from importlib import import_module
+
+VERBS = {
+    "plan": "what a ladder costs, before anything is trained",
+    "run": "train the rungs, freeze the forecast, train the target watched, write the report",
+    "report": "write the page of a store again: one self-contained HTML file, and figures",
+    "fit": "fit the scaling law of a table of evaluations, and forecast a target",
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit codes: 0 fine, 1 a run failed, 2 usage or bad input, 3 the monitor ended in precursor or runaway."""
+    parser = argparse.ArgumentParser(
+        prog="ladder", description="Declare a ladder of training runs, freeze a forecast, watch the full run."
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    asked = arguments if arguments is not None else sys.argv[1:]
+    named = next((word for word in asked if not word.startswith("-")), None)
+    for verb, text in VERBS.items():
+        sub = verbs.add_parser(verb, help=text, description=text[0].upper() + text[1:] + ".")
+        if verb == named:
+            import_module(f"ladder.cli.{verb}").options(sub)
+    options = parser.parse_args(asked)
+    return run_verb(options)
+
+
+def run_verb(options: argparse.Namespace) -> int:
+    """Call the verb; an error that a user can mend is one line on stderr and exit code 2 or 1."""
+    from ladder.cli.errors import explain
+
+    try:
+        return import_module(f"ladder.cli.{options.verb}").main(options)
+    except KeyboardInterrupt:
+        print("stopped by Ctrl-C; the same command goes on from here", file=sys.stderr)
+        return 1
+    except Exception as error:
+        line, code = explain(error)
+        print(f"ladder {options.verb}: {line}", file=sys.stderr)
+        return code

@@ -1,0 +1,22 @@
+"""Which exceptions are a user's to mend, and how they read on one line."""
+
+
+def explain(error: Exception) -> tuple[str, int]:
+    """(one line, exit code) of an error that the text of the error already explains; others are raised again."""
+    from analysis.frame import AnalysisError
+    from ladder.corpus import CorpusError
+    from ladder.spec import SpecError
+    from ladder.store import StoreError
+
+    known = {
+        SpecError: 2,
+        StoreError: 2,
+        CorpusError: 2,
+        AnalysisError: 2,
+    }
+    for kind, code in known.items():
+        if isinstance(error, kind):
+            return " ".join(str(error).split()), code
+    if type(error).__module__ == "ladder.cluster.driver":  # RunFailed: not imported here, it loads analysis
+        return str(error), 1
+    raise error

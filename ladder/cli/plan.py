@@ -1,0 +1,18 @@
+"""ladder plan FILE: the table before money is spent."""
+
+import argparse
+
+from ladder.spec import load
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", help="a Python file that declares LADDER, e.g. experiments/laptop.py")
+    parser.add_argument("--json", action="store_true", help="the table as JSON")
+
+
+def main(options: argparse.Namespace) -> int:
+    from ladder.planning import plan
+
+    planned = plan(load(options.file))
+    print(planned.frame().to_json(orient="records") if options.json else planned)
+    return 2 if planned.problems else 0

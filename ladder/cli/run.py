@@ -1,0 +1,69 @@
+"""ladder run FILE: the whole job, from corpus to report; run again, it goes on or skips what is done."""
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+
+from ladder.spec import Ladder, SpecError, load_module
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", help="a Python file that declares LADDER, or has main(store, seed)")
+    parser.add_argument("--store", metavar="DIR", help="where the record lives (default ./runs/NAME)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="move every run's seed by N")
+    parser.add_argument("--json", action="store_true", help="progress on stderr, the result as the last line")
+
+
+def main(options: argparse.Namespace) -> int:
+    if options.seed < 0:
+        raise SpecError(f"--seed {options.seed} is negative: use 0 or more")
+    module = load_module(options.file)
+    ladder = getattr(module, "LADDER", None)
+    if isinstance(ladder, Ladder):
+        return run(ladder.with_seed(options.seed), options)
+    if callable(getattr(module, "main", None)):
+        return module.main(store=options.store or f"runs/{Path(options.file).stem}", seed=options.seed) or 0
+    raise SpecError(f"{options.file} has neither LADDER = Ladder(...) nor main(store, seed)")
+
+
+def run(ladder: Ladder, options: argparse.Namespace) -> int:
+    from ladder.cli.live import Live
+    from ladder.cluster.driver import run_ladder
+    from ladder.planning import plan
+    from ladder.store import Store
+
+    name = ladder.name if not options.seed else f"{ladder.name}-seed{options.seed}"
+    store = Store(options.store or f"runs/{name}")
+    say = partial(print, file=sys.stderr if options.json else sys.stdout, flush=True)
+    store.create(ladder)  # before anything slow: a store of another ladder is refused at once
+    planned = plan(ladder)
+    say(planned)
+    if planned.problems:
+        raise SpecError("; ".join(planned.problems))
+    with Live(sys.stderr if options.json else sys.stdout) as live:
+        result = run_ladder(ladder, store, _cluster, say=live.say, show=live.show)
+    if options.json:
+        print(result.to_json())
+    else:
+        say(verdict(result))
+    return 3 if result.state in ("precursor", "runaway") else 0
+
+
+def _cluster():
+    from ladder.cluster.gang import RayCluster
+
+    return RayCluster()
+
+
+def verdict(result) -> str:
+    """The outcome in words."""
+    half = (result.hi90 - result.lo90) / 2 / result.median
+    miss = result.target_loss / result.median - 1
+    where = "inside" if result.inside else "OUTSIDE"
+    return (
+        f"target loss {result.target_loss:.4f}, forecast {result.median:.4f} (90 % band {result.lo90:.4f} to "
+        f"{result.hi90:.4f}, half-width {half:.2%}): {where} the band, {miss:+.2%} from the median\n"
+        f"monitor: {result.state}; forecast sha256 {result.forecast_sha256[:12]}\n"
+        f"report: {result.report} ({result.wall_s:.0f} s)"
+    )

@@ -1,0 +1,248 @@
+"""Drive a ladder through its steps: corpus, rungs, fit, frozen forecast, watched target, report.
+
+Every step leaves a file in the store and is skipped when its file already answers, so a driver that was
+stopped anywhere goes on when it is started again.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+from analysis import Forecast, ScalingFit, fit, forecast
+from ladder import corpus
+from ladder.cluster.work import Ended, Job
+from ladder.spec import Ladder, Resources, Rung, RunSpec, digest
+from ladder.store import Store, provenance
+
+FORECAST = "forecast.json"
+PATIENCE_S = 0.5  # how long one look at the running launches lasts
+
+
+class RunFailed(RuntimeError):
+    """At least one run ended without finishing; the text names each with its reason."""
+
+
+class Backend(Protocol):
+    """Where launches run. `poll` waits up to timeout_s for launches to end; `peek` shows the running ones."""
+
+    cpus: int
+
+    def start(self, job: Job) -> None: ...
+    def poll(self, timeout_s: float) -> list[Ended]: ...
+    def peek(self) -> dict[str, dict]: ...
+    def stop(self) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass
+class Launch:
+    """A run of the ladder and what is known of it now."""
+
+    run: str
+    spec: RunSpec
+    resources: Resources
+    state: str = "queued"
+    reason: str = ""
+    seen: dict[str, Any] = field(default_factory=dict)  # newest row values: step, train_ce, tokens_per_s
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a ladder came to: the target's final loss beside the frozen 90 % band, and the monitor's word."""
+
+    target_loss: float
+    median: float
+    lo90: float
+    hi90: float
+    inside: bool
+    state: str
+    forecast_sha256: str
+    report: str
+    wall_s: float
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+class Training:
+    """The queue of one driver: starts what fits, smallest rung first, and waits for all of it."""
+
+    def __init__(
+        self,
+        store: Store,
+        backend: Callable[[], Backend],
+        say: Callable[[str], None],
+        show: Callable[[list[Launch]], None],
+    ):
+        self.store, self.say, self.show = store, say, show
+        self._make_backend = backend
+        self._backend: Backend | None = None
+        self._provenance = provenance()
+
+    def finish(self, launches: list[Launch], forecast: str | None = None) -> None:
+        """Bring every launch to `finished`; those that already are, with the same fingerprint, are skipped."""
+        for launch in launches:
+            if self.store.run(launch.run).status()["state"] == "finished":
+                launch.state = "finished"
+                launch.seen = {"step": launch.spec.steps}
+        waiting = [launch for launch in launches if launch.state != "finished"]
+        if not waiting:
+            self.say(f"{_names(launches)}: finished before, skipped")
+            return
+        backend = self._backend = self._backend or self._make_backend()
+        for launch in waiting:
+            if launch.resources.cpus > backend.cpus:
+                raise RunFailed(
+                    f"{launch.run} asks for {launch.resources.cpus} CPUs, the cluster has {backend.cpus}: "
+                    "lower its Resources(cpus=...) or use a larger machine"
+                )
+        folders = self._corpora(waiting)
+        try:
+            self._drain(backend, waiting, launches, folders, forecast)
+        except KeyboardInterrupt:
+            self._leave(backend, launches)
+            raise
+        failed = [launch for launch in launches if launch.state != "finished"]
+        if failed:
+            raise RunFailed("; ".join(f"{launch.run} {launch.state}: {launch.reason}" for launch in failed))
+
+    def _corpora(self, launches: Iterable[Launch]) -> dict[tuple, str]:
+        """One folder of token shards for each different text and vocabulary."""
+        folders: dict[tuple, str] = {}
+        for launch in launches:
+            if _text(launch.spec) not in folders:
+                built = corpus.build(launch.spec.data, launch.spec.model.vocab_size, say=self.say)
+                folders[_text(launch.spec)] = str(built.folder)
+        return folders
+
+    def _drain(
+        self,
+        backend: Backend,
+        waiting: list[Launch],
+        launches: list[Launch],
+        folders: dict[tuple, str],
+        forecast: str | None,
+    ) -> None:
+        queue, running = list(waiting), dict[str, Launch]()
+        while queue or running:
+            free = backend.cpus - sum(launch.resources.cpus for launch in running.values())
+            for launch in [launch for launch in queue if launch.resources.cpus <= free]:
+                if launch.resources.cpus > free:
+                    continue  # an earlier one of this round took the place
+                free -= launch.resources.cpus
+                queue.remove(launch)
+                running[launch.run] = launch
+                launch.state = "running"
+                backend.start(self._job(launch, folders[_text(launch.spec)], forecast))
+            for ended in backend.poll(PATIENCE_S):
+                launch = running.pop(ended.run)
+                launch.state, launch.reason = ended.state, ended.reason
+            for run, seen in backend.peek().items():
+                running[run].seen = seen
+            self.show(launches)
+
+    def _job(self, launch: Launch, folder: str, forecast: str | None) -> Job:
+        return Job(
+            run=launch.run,
+            spec=launch.spec.to_json(),
+            store=self.store.url,
+            corpus=folder,
+            cpus=launch.resources.cpus,
+            devices=launch.spec.parallel.data,
+            provenance=self._provenance,
+            forecast=forecast,
+        )
+
+    def _leave(self, backend: Backend, launches: list[Launch]) -> None:
+        """Ask what runs to checkpoint, and wait for it."""
+        self.say("stopping: every run writes a checkpoint first")
+        backend.stop()
+        running = {launch.run for launch in launches if launch.state == "running"}
+        while running:
+            running -= {ended.run for ended in backend.poll(PATIENCE_S)}
+
+    def close(self) -> None:
+        if self._backend:
+            self._backend.close()
+
+
+def run_ladder(
+    ladder: Ladder,
+    store: Store,
+    backend: Callable[[], Backend],
+    *,
+    say: Callable[[str], None] = print,
+    show: Callable[[list[Launch]], None] = lambda launches: None,
+) -> Result:
+    """Bring `ladder` to its end in `store`. `backend` is called only when something is left to train.
+
+    Raises RunFailed when a run does not finish; SpecError, StoreError, CorpusError and AnalysisError for
+    what is wrong before or between. KeyboardInterrupt leaves every run with a checkpoint.
+    """
+    from analysis.page.report import report
+
+    if ladder.target is None:
+        raise RunFailed(f"ladder {ladder.name} has no target: declare target=Rung(...) to forecast one")
+    started = time.monotonic()
+    store.create(ladder)
+    training = Training(store, backend, say, show)
+    with store.lease(f"ladder run {ladder.name}"):
+        try:
+            training.finish([launch for rung in ladder.rungs for launch in launches(rung)])
+            found = fit(store.evals(names=[run for rung in ladder.rungs for run, _ in rung.runs]))
+            say(found.summary())
+            frozen = freeze(found, ladder.target, store, say)
+            training.finish(launches(ladder.target), forecast=store.path(FORECAST))
+        finally:
+            training.close()
+        path = report(store)
+    return _result(ladder.target, store, frozen, str(path), time.monotonic() - started)
+
+
+def launches(rung: Rung) -> list[Launch]:
+    return [Launch(run, spec, rung.resources) for run, spec in rung.runs]
+
+
+def freeze(found: ScalingFit, target: Rung, store: Store, say: Callable[[str], None]) -> Forecast:
+    """Write the forecast before the target starts. Once the target has a row, the file is never replaced."""
+    fresh = forecast(found, target.run)
+    if store.exists(FORECAST):
+        kept = Forecast.load(store.path(FORECAST))
+        if kept.sha256 == fresh.sha256:
+            return kept
+        if store.run(target.name).rows():
+            say(
+                f"the forecast {kept.sha256[:12]} was frozen before {target.name} started and stays the judge"
+            )
+            return kept
+    fresh.save(store.path(FORECAST))
+    say(f"forecast frozen: sha256 {fresh.sha256}\n{fresh.summary()}")
+    return fresh
+
+
+def _result(target: Rung, store: Store, frozen: Forecast, report: str, wall_s: float) -> Result:
+    record = store.run(target.name)
+    loss = float(record.evals()[-1]["loss"])
+    last = frozen.frame(levels=(0.9,)).iloc[-1]
+    verdicts = [event["state"] for event in record.events() if event["kind"] == "verdict"]
+    return Result(
+        target_loss=loss,
+        median=float(last["median"]),
+        lo90=float(last["lo90"]),
+        hi90=float(last["hi90"]),
+        inside=bool(last["lo90"] <= loss <= last["hi90"]),
+        state=verdicts[-1] if verdicts else "normal",
+        forecast_sha256=frozen.sha256,
+        report=report,
+        wall_s=round(wall_s, 3),
+    )
+
+
+def _text(spec: RunSpec) -> tuple:
+    return digest(spec.data.model_dump(mode="json", exclude={"phases"})), spec.model.vocab_size
+
+
+def _names(launches: list[Launch]) -> str:
+    return ", ".join(launch.run for launch in launches)

@@ -1,0 +1,38 @@
+"""The in-process backend: a run is a thread of this process. For tests, debuggers and single runs."""
+
+import queue
+import threading
+
+from ladder.cluster.work import Ended, Job, Work
+
+
+class InProcess:
+    """Runs one launch at a time on the devices that this process sees."""
+
+    def __init__(self, cpus: int = 1):
+        self.cpus = cpus
+        self._works: dict[str, Work] = {}
+        self._ended: queue.Queue[Ended] = queue.Queue()
+
+    def start(self, job: Job) -> None:
+        work = Work(job)
+        self._works[job.run] = work
+        threading.Thread(target=lambda: self._ended.put(work.run()), name=job.run, daemon=True).start()
+
+    def poll(self, timeout_s: float) -> list[Ended]:
+        try:
+            ended = self._ended.get(timeout=timeout_s)
+        except queue.Empty:
+            return []
+        del self._works[ended.run]
+        return [ended]
+
+    def peek(self) -> dict[str, dict]:
+        return {name: work.peek() for name, work in self._works.items()}
+
+    def stop(self) -> None:
+        for work in self._works.values():
+            work.stop()
+
+    def close(self) -> None:
+        pass
