@@ -1,0 +1,72 @@
+"""Next-token cross-entropy with the final-logit z-loss.
+
+Axes: N tokens, D width, V vocabulary.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, Int
+
+
+def targets_of(tokens: Int[Array, "B S"]) -> tuple[Int[Array, "B S"], Float[Array, "B S"]]:
+    """The token to predict at each position, and its weight: the last position of a row has none (0)."""
+    target = jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)))
+    weight = jnp.ones(tokens.shape, jnp.float32).at[:, -1].set(0.0)
+    return target, weight
+
+
+def loss_sums(
+    h: Float[Array, "N D"],
+    lm_head: Float[Array, "D V"],
+    target: Int[Array, " N"],
+    weight: Float[Array, " N"],
+    z_loss: float,
+) -> tuple[Float[Array, ""], tuple[Float[Array, ""], Float[Array, ""]]]:
+    """Sums over tokens: total, (cross-entropy, lse²), in nats; total = cross-entropy + z_loss * lse².
+
+    lse is the log-sum-exp of the logits, so z_loss keeps the softmax's normaliser near 1. Only the total
+    can be differentiated. Divide by the summed weights of the *global* batch for the mean.
+    """
+    sums: tuple = _loss_sums(h, lm_head, target, weight, z_loss)  # pyright: ignore[reportAssignmentType]
+    return sums[0], jax.lax.stop_gradient(sums[1])
+
+
+def _logits(h: Array, lm_head: Array, target: Array):
+    """(exp(logits - max), its sum, lse, logit of the target): all that value and gradient need."""
+    logits = h @ lm_head
+    top = logits.max(axis=-1, keepdims=True)
+    exp = jnp.exp(logits - top)
+    total = exp.sum(axis=-1, keepdims=True)
+    aimed = jnp.take_along_axis(logits, target[:, None], axis=1)[:, 0]
+    return exp, total, (top + jnp.log(total))[:, 0], aimed
+
+
+def _sums(lse: Array, aimed: Array, weight: Array, z_loss: float):
+    ce, square = jnp.sum(weight * (lse - aimed)), jnp.sum(weight * lse * lse)
+    return ce + z_loss * square, (ce, square)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _loss_sums(h: Array, lm_head: Array, target: Array, weight: Array, z_loss: float):
+    _, _, lse, aimed = _logits(h, lm_head, target)
+    return _sums(lse, aimed, weight, z_loss)
+
+
+def _forward(h: Array, lm_head: Array, target: Array, weight: Array, z_loss: float):
+    # The gradient is made here, from the exponentials at hand: no logits are kept or computed again.
+    exp, total, lse, aimed = _logits(h, lm_head, target)
+    slope = (weight * (1 + 2 * z_loss * lse))[:, None] * exp / total
+    hit = target[:, None] == jnp.arange(lm_head.shape[1])
+    slope = jnp.where(hit, slope - weight[:, None], slope)
+    return _sums(lse, aimed, weight, z_loss), (slope @ lm_head.T, h.T @ slope)
+
+
+def _backward(z_loss: float, gradients: tuple[Array, Array], cotangent):
+    scale = cotangent[0]
+    return scale * gradients[0], scale * gradients[1], None, None
+
+
+_loss_sums.defvjp(_forward, _backward)

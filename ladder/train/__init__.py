@@ -1,0 +1,1 @@
+"""Training one run on one gang of hosts."""

@@ -1,0 +1,182 @@
+"""One optimizer step of a run, and one evaluation batch, as compiled functions of the state.
+
+Axes: R rows of a batch, S positions, L layers, E experts.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Float, Int
+
+from ladder.moe import router
+from ladder.moe.mesh import DATA
+from ladder.moe.model import Routed, Sums, loss
+from ladder.moe.params import Params, init
+from ladder.spec import RunSpec
+from ladder.tensors import tensors
+from ladder.train.optimizer import learning_rate, optimizer
+
+Metrics = dict[str, Array]
+Step = Callable[["State", Int[Array, "R S"]], tuple["State", Metrics]]
+Eval = Callable[["State", Int[Array, "R S"]], tuple[Float[Array, ""], Float[Array, ""]]]
+
+
+class State(NamedTuple):
+    """All that a run needs to go on. Nothing else is random after the start: batches are a function of
+    (seed, step), and initial values of the seed."""
+
+    params: Params
+    optimizer: Any
+    beta: Float[Array, "L E"]  # measured by the last step; becomes the router bias of the next
+    step: Int[Array, ""]  # completed updates
+
+
+def init_state(run: RunSpec, mesh: Mesh | None = None) -> State:
+    """The state before the first update, on every device of `mesh` (default: the first device)."""
+
+    def build() -> State:
+        params = init(run.model, jax.random.key(run.seed))
+        beta = jnp.zeros((run.model.layers, run.model.experts), jnp.float32)
+        return State(params, optimizer(run).init(params), beta, jnp.zeros((), jnp.int32))
+
+    return jax.jit(build, out_shardings=replicated(mesh) if mesh else None)()
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    return NamedSharding(mesh, P())
+
+
+def make_step(run: RunSpec, mesh: Mesh) -> Step:
+    """A compiled step: (state, tokens int32[run.rows, context]) -> (next state, metrics).
+
+    The state is donated. Metrics are float32 scalars on the device, of the batch that was just trained on
+    and the parameters before the update; see `_metrics`.
+    """
+    transform = optimizer(run)
+
+    def step(state: State, tokens: Int[Array, "R S"]) -> tuple[State, Metrics]:
+        params = with_bias(state)
+        gradients, sums, routing, beta = _batch(run, mesh, params, tokens)
+        updates, optimizer_state = transform.update(gradients, state.optimizer, params)
+        after = State(optax.apply_updates(params, updates), optimizer_state, beta, state.step + 1)  # pyright: ignore[reportArgumentType]
+        return after, _metrics(run, params, gradients, updates, sums, routing, state.step)
+
+    everywhere = replicated(mesh)
+    return jax.jit(
+        step,
+        in_shardings=(everywhere, NamedSharding(mesh, P(DATA))),
+        out_shardings=everywhere,
+        donate_argnums=0,
+    )
+
+
+def make_eval(run: RunSpec, mesh: Mesh) -> Eval:
+    """A compiled evaluation: (state, tokens int32[rows, context]) -> (summed nats, predicted tokens).
+
+    Pure cross-entropy with the pending router bias in place; rows must divide over the mesh. The state is
+    not changed: evaluation never moves the balance.
+    """
+
+    def evaluate(state: State, tokens: Int[Array, "R S"]) -> tuple[Array, Array]:
+        _, (sums, _) = loss(with_bias(state), tokens, run.model, z_loss=0.0)
+        return sums.ce, sums.weight
+
+    def over_devices(state: State, tokens: Array) -> tuple[Array, Array]:
+        body = lambda s, t: jax.lax.psum(evaluate(s, t), DATA)  # noqa: E731
+        return jax.shard_map(body, mesh=mesh, in_specs=(P(), P(DATA)), out_specs=P())(state, tokens)
+
+    return jax.jit(over_devices, in_shardings=(replicated(mesh), NamedSharding(mesh, P(DATA))))
+
+
+def with_bias(state: State) -> Params:
+    """The parameters with the router bias that the last step's measurement asks for."""
+    return state.params | {"router_bias": router.balancing_bias(state.beta)}
+
+
+class _Routing(NamedTuple):
+    load: Int[Array, "L E"]
+    score_square: Float[Array, " L"]
+
+
+def _batch(
+    run: RunSpec, mesh: Mesh, params: Params, tokens: Array
+) -> tuple[Params, Sums, _Routing, Float[Array, "L E"]]:
+    """Gradient of the mean loss over the global batch, its sums, the routing and the measured beta."""
+
+    def on_device(params: Params, tokens: Array):
+        # Varying parameters keep their gradients local, so that one psum at the end adds them up; a
+        # custom derivative of replicated weights is refused otherwise.
+        params = jax.tree.map(lambda p: jax.lax.pcast(p, DATA, to="varying"), params)
+        gradients, sums, routed = _accumulate(run, params, tokens)
+        gradients, sums = jax.lax.psum((gradients, sums), DATA)
+        routing = jax.lax.psum(_Routing(routed.load, routed.score_square), DATA)
+        lo, hi = router.margin_range(routed.margin)
+        lo, hi = jax.lax.pmin(lo, DATA), jax.lax.pmax(hi, DATA)
+        counts = jax.lax.psum(router.margin_counts(routed.margin, lo, hi), DATA)
+        beta = router.measured_beta(counts, lo, hi, run.model.top_k)
+        return jax.tree.map(lambda g: g / sums.weight, gradients), sums, routing, beta
+
+    return jax.shard_map(on_device, mesh=mesh, in_specs=(P(), P(DATA)), out_specs=P())(params, tokens)
+
+
+def _accumulate(run: RunSpec, params: Params, tokens: Array) -> tuple[Params, Sums, Routed]:
+    """Summed gradients, sums and routing of a device's rows, `micro_batch_rows` at a time."""
+    differentiate = jax.grad(partial(loss, model=run.model, z_loss=run.model.z_loss), has_aux=True)
+    micro = run.parallel.micro_batch_rows or tokens.shape[0]
+    if micro == tokens.shape[0]:
+        gradients, (sums, routed) = differentiate(params, tokens)
+        return gradients, sums, routed
+
+    def add(total: tuple[Params, Sums], rows: Array):
+        gradients, (sums, routed) = differentiate(params, rows)
+        return jax.tree.map(jnp.add, total, (gradients, sums)), routed
+
+    zero = jax.tree.map(jnp.zeros_like, (params, Sums(*[params["embed"][0, 0]] * 4)))
+    (gradients, sums), routed = jax.lax.scan(add, zero, tokens.reshape(-1, micro, tokens.shape[1]))
+    M, L, N, E = routed.margin.shape
+    margin = routed.margin.transpose(1, 0, 2, 3).reshape(L, M * N, E)
+    return gradients, sums, Routed(margin, routed.load.sum(0), routed.score_square.sum(0))
+
+
+def _metrics(
+    run: RunSpec,
+    params: Params,
+    gradients: Params,
+    updates: Any,
+    sums: Sums,
+    routing: _Routing,
+    step: Array,
+) -> Metrics:
+    """The columns of a row that the device knows.
+
+    train_ce: mean nats a token, without z-loss; train_loss: what is minimised; logit_z: mean lse²;
+    grad_norm (before the clip) and update_norm: global; lr: of the matrices; router_entropy: of the load
+    over experts, mean over layers (uniform: ln E); max_over_mean_load: of the layer where it is worst;
+    dead_experts: experts that no token chose, over all layers; router_logit_rms; norm/FAMILY: of the
+    parameters of one family.
+    """
+    share = routing.load / routing.load.sum(axis=1, keepdims=True)
+    tokens = run.batch_tokens * run.model.experts * run.model.layers
+    families: dict[str, list[Array]] = {}
+    for name, tensor in tensors(run.model).items():
+        if tensor.trained:
+            families.setdefault(tensor.family, []).append(params[name])
+    return {
+        "train_ce": sums.ce / sums.weight,
+        "train_loss": sums.loss / sums.weight,
+        "logit_z": sums.lse_square / sums.weight,
+        "grad_norm": optax.global_norm(gradients),
+        "update_norm": optax.global_norm(updates),
+        "lr": learning_rate(run, run.optimizer.matrix_lr)(step),
+        "router_entropy": -jnp.sum(share * jnp.log(share + 1e-6), axis=1).mean(),
+        "max_over_mean_load": share.max() * run.model.experts,
+        "dead_experts": jnp.sum(routing.load == 0).astype(jnp.float32),
+        "router_logit_rms": jnp.sqrt(routing.score_square.sum() / tokens),
+    } | {f"norm/{family}": optax.global_norm(values) for family, values in families.items()}
