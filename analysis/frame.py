@@ -20,7 +20,9 @@ UNITS = ("nats/token", "bits/byte", "other")
 NUMBERS = ("flops", "loss", "params_active", "tokens", "step", "progress", "lr", "peak_lr", "seed")
 COUNTS = ("params_active", "tokens", "step")
 ASK_UNIT_BELOW = 1.3  # nats/token: no public text ladder ends below it, bits/byte and tiny tasks do
-SHALLOW = 5.0  # tokens per active parameter; below it public fits drop runs (the loss is still in its first fall)
+SHALLOW = (
+    5.0  # tokens per active parameter; below it public fits drop runs (the loss is still in its first fall)
+)
 UNDECAYED = 0.25  # last lr / peak lr above which a run has not finished its own decay
 
 
@@ -79,7 +81,9 @@ def table(data: Any, need: Iterable[str]) -> pd.DataFrame:
         frame[name] = _numbers(frame, name, required=name in need)
     if "run" in frame:
         if frame["run"].isna().any():
-            raise EvalsError("run_missing", f"row {_first(frame['run'].isna())} has no run name: give every row one")
+            raise EvalsError(
+                "run_missing", f"row {_first(frame['run'].isna())} has no run name: give every row one"
+            )
         frame["run"] = frame["run"].astype(str)
     return frame
 
@@ -87,7 +91,11 @@ def table(data: Any, need: Iterable[str]) -> pd.DataFrame:
 def _numbers(frame: pd.DataFrame, name: str, required: bool) -> pd.Series:
     column = frame[name]
     for row, value in column.items():
-        if value is not None and (isinstance(value, bool | np.bool_) or not isinstance(value, Real)) and not pd.isna(value):
+        if (
+            value is not None
+            and (isinstance(value, bool | np.bool_) or not isinstance(value, Real))
+            and not pd.isna(value)
+        ):
             raise EvalsError(
                 "not_a_number",
                 f"{name} is {value!r} ({type(value).__name__}) in row {row}{_where(frame, row)}: convert the column to numbers "
@@ -107,7 +115,10 @@ def _numbers(frame: pd.DataFrame, name: str, required: bool) -> pd.Series:
     low = column <= 0 if name in ("flops", "loss", "progress", *COUNTS) else column < 0
     if low.any():
         row = _first(low)
-        raise EvalsError("not_positive", f"{name} is {column[row]:g} in row {row}{_where(frame, row)}: it must be above zero")
+        raise EvalsError(
+            "not_positive",
+            f"{name} is {column[row]:g} in row {row}{_where(frame, row)}: it must be above zero",
+        )
     return column
 
 
@@ -143,7 +154,9 @@ def read_evals(data: Any, unit: str | None = None) -> Evals:
     if unfinished:
         parts = [f"{r.run} ({r.progress:.1%})" for r in last[~done].itertuples()]
         notices.append(
-            Notice("unfinished_runs", "note", f"not finished, so outside the final-loss law: {', '.join(parts)}")
+            Notice(
+                "unfinished_runs", "note", f"not finished, so outside the final-loss law: {', '.join(parts)}"
+            )
         )
     final["rung"] = _rungs(final)
     _check_definitions(final)
@@ -154,11 +167,17 @@ def read_evals(data: Any, unit: str | None = None) -> Evals:
 def _unit(rows: pd.DataFrame, unit: str | None) -> str:
     said = _single(rows, "unit", None, code="mixed_units")
     if unit is not None and said is not None and unit != said:
-        raise EvalsError("mixed_units", f"unit={unit!r} was asked for, the table's unit column says {said!r}: make them agree")
+        raise EvalsError(
+            "mixed_units",
+            f"unit={unit!r} was asked for, the table's unit column says {said!r}: make them agree",
+        )
     unit = unit or said
     if unit is not None and unit not in UNITS:
         hint = " (nats = bits x 0.6931)" if "bit" in unit and unit != "bits/byte" else ""
-        raise EvalsError("unknown_unit", f"unit {unit!r} is not one of {', '.join(UNITS)}: convert the losses{hint} or say 'other'")
+        raise EvalsError(
+            "unknown_unit",
+            f"unit {unit!r} is not one of {', '.join(UNITS)}: convert the losses{hint} or say 'other'",
+        )
     lowest = rows["loss"].min()
     if unit is None and lowest < ASK_UNIT_BELOW:
         raise EvalsError(
@@ -173,7 +192,10 @@ def _single(rows: pd.DataFrame, name: str, default: Any, code: str = "mixed_defi
     """The one value of a column that must not vary; `default` where the column is absent or empty."""
     values = sorted(rows[name].dropna().astype(str).unique()) if name in rows else []
     if len(values) > 1:
-        raise EvalsError(code, f"column {name!r} mixes {', '.join(values[:5])}: one fit is about one {name}; select its rows first")
+        raise EvalsError(
+            code,
+            f"column {name!r} mixes {', '.join(values[:5])}: one fit is about one {name}; select its rows first",
+        )
     return values[0] if values else default
 
 
@@ -197,8 +219,13 @@ def _check_progress(rows: pd.DataFrame) -> None:
     if "progress" in rows:
         top = rows["progress"].max()
         if top > 1.001:
-            hint = "it looks like percent: divide by 100" if top > 1.5 else "use spent tokens / planned tokens"
-            raise EvalsError("progress_percent", f"progress reaches {top:g}; it is the share of planned tokens, at most 1: {hint}")
+            hint = (
+                "it looks like percent: divide by 100" if top > 1.5 else "use spent tokens / planned tokens"
+            )
+            raise EvalsError(
+                "progress_percent",
+                f"progress reaches {top:g}; it is the share of planned tokens, at most 1: {hint}",
+            )
     else:
         counts = rows["run"].value_counts()
         if counts.iloc[0] > 1:
@@ -226,7 +253,10 @@ def _check_runs(rows: pd.DataFrame) -> None:
                 )
         if "params_active" in part and part["params_active"].nunique() > 1:
             low, high = part["params_active"].min(), part["params_active"].max()
-            raise EvalsError("mixed_definitions", f"run {run!r} has params_active from {low:.6g} to {high:.6g}: one run, one size")
+            raise EvalsError(
+                "mixed_definitions",
+                f"run {run!r} has params_active from {low:.6g} to {high:.6g}: one run, one size",
+            )
 
 
 def _rungs(final: pd.DataFrame) -> list[str]:
@@ -250,7 +280,9 @@ def _check_definitions(final: pd.DataFrame) -> None:
     that rows counted differently (embeddings or head in or out) stand in one table."""
     if not {"params_active", "tokens"} <= set(final.columns) or len(final) < 2:
         return
-    use = final.dropna(subset=["params_active", "tokens"]).sort_values(["params_active", "flops"], kind="stable")
+    use = final.dropna(subset=["params_active", "tokens"]).sort_values(
+        ["params_active", "flops"], kind="stable"
+    )
     ratio = (use["flops"] / (use["params_active"] * use["tokens"])).to_numpy()
     rise = ratio[1:] / np.minimum.accumulate(ratio)[:-1] if len(ratio) > 1 else np.ones(1)
     if rise.max() > 1.25:

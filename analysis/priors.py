@@ -1,0 +1,86 @@
+"""The prior: P0 (priors.json, each entry with its source), a caller's changes to it, and its grids."""
+
+import json
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from analysis.frame import AnalysisError
+from analysis.laws import Law
+
+
+def load_prior(changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Prior P0 (priors.json, with a source per entry), with `changes` laid over it, entry by entry.
+
+    changes: e.g. {"E": {"mean": 1.5, "sd": .25}} (in the loss's own unit) or {"g": {"sd": .09}}.
+    Raises AnalysisError(bad_prior).
+    """
+    prior = json.loads(files("analysis").joinpath("priors.json").read_text("utf-8"))
+    if not changes:
+        return prior
+    prior["version"] = str(
+        changes.get("version", f"{prior['version']}, changed: {', '.join(sorted(changes))}")
+    )
+    for name, change in changes.items():
+        if name == "version":
+            continue
+        if name not in prior:
+            raise AnalysisError("bad_prior", f"prior has no entry {name!r}; it has {', '.join(prior)}")
+        if name == "E" and not set(change) <= set(prior["E"]):  # one floor, whatever the unit
+            prior["E"] = {
+                unit: {"scale": 1, "source": "given by the caller", **change} for unit in prior["E"]
+            }
+        elif name == "E":
+            prior["E"] |= {unit: prior["E"][unit] | dict(entry) for unit, entry in change.items()}
+        else:
+            prior[name] = prior[name] | dict(change)
+    for name, entry in _entries(prior):
+        if not all(np.isfinite(entry[k]) for k in ("mean", "sd")) or entry["sd"] <= 0:
+            raise AnalysisError(
+                "bad_prior",
+                f"prior {name}: mean {entry['mean']}, sd {entry['sd']}: finite, and sd above zero",
+            )
+    return prior
+
+
+def _entries(prior: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    plain = [(k, v) for k, v in prior.items() if isinstance(v, Mapping) and "mean" in v]
+    return plain + [(f"E ({unit})", entry) for unit, entry in prior["E"].items()]
+
+
+def widened(prior: Mapping[str, Any], factor: float = 2.0) -> dict[str, Any]:
+    """The same prior with the sd of every coefficient and exponent times `factor`."""
+    wide = {
+        k: {**v, "sd": v["sd"] * factor} if isinstance(v, Mapping) and "sd" in v else v
+        for k, v in prior.items()
+    }
+    wide["E"] = {unit: {**entry, "sd": entry["sd"] * factor} for unit, entry in prior["E"].items()}
+    return wide
+
+
+def coefficient_prior(
+    law: Law, prior: Mapping[str, Any], unit: str, loss: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and sd of each coefficient in loss units. (P,), (P,)"""
+    scales = {1: 1.0, "lowest_loss": float(loss.min()), "max_loss/3": float(loss.max()) / 3}
+    entries = [prior["E"][unit] if name == "E" else prior[name] for name in law.coefficients]
+    factor = np.array([scales[entry["scale"]] for entry in entries])
+    return factor * [entry["mean"] for entry in entries], factor * [entry["sd"] for entry in entries]
+
+
+def exponent_grid(law: Law, prior: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    axes = [np.linspace(*prior[name]["grid"][:2], int(prior[name]["grid"][2])) for name in law.exponents]
+    logs = [
+        -0.5 * ((x - prior[n]["mean"]) / prior[n]["sd"]) ** 2
+        for n, x in zip(law.exponents, axes, strict=True)
+    ]
+    theta = np.stack([mesh.ravel() for mesh in np.meshgrid(*axes, indexing="ij")], axis=-1)
+    return theta, np.sum([mesh.ravel() for mesh in np.meshgrid(*logs, indexing="ij")], axis=0)
+
+
+def noise_grid(entry: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Log-spaced s and the log density of log s under s^2 ~ scaled-inverse-chi2(nu, scale^2)."""
+    s = np.geomspace(*entry["grid"][:2], int(entry["grid"][2]))
+    return s, -entry["nu"] * np.log(s) - 0.5 * entry["nu"] * (entry["scale"] / s) ** 2
