@@ -1,0 +1,99 @@
+"""A ladder from declaration to report, in this process: what a user finds in the store afterwards."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from analysis import Forecast
+from ladder import Ladder, Store
+from ladder.cluster.driver import RunFailed, run_ladder
+from ladder.cluster.local import InProcess
+from ladder.cluster.work import Ended, Job
+from ladder.store import StoreError
+
+
+def never() -> InProcess:
+    raise AssertionError("nothing is left to train, so no backend may be asked for")
+
+
+def run(ladder: Ladder, store: Store, backend=InProcess, said: list[str] | None = None):
+    return run_ladder(ladder, store, backend, say=(said if said is not None else []).append)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("store")
+
+
+def test_the_target_is_trained_after_its_forecast_is_frozen(micro: Ladder, shared: Path) -> None:
+    store = Store(str(shared / "micro"))
+    result = run(micro, store)
+
+    frozen = Forecast.load(store.path("forecast.json"))
+    assert result.forecast_sha256 == frozen.sha256
+    assert result.lo90 < result.median < result.hi90
+    assert result.inside == (result.lo90 <= result.target_loss <= result.hi90)
+    assert result.target_loss == store.run("w32").evals()[-1]["loss"]
+    assert math.isfinite(result.target_loss)
+    assert Path(result.report).read_text().startswith("<!doctype html>")
+    for rung in micro.everything:
+        rows = store.run(rung.name).rows()
+        assert [row["step"] for row in rows] == list(range(1, rung.run.steps + 1))
+        assert store.run(rung.name).status()["state"] == "finished"
+
+
+def test_a_second_call_trains_nothing_and_repeats_the_result(micro: Ladder, shared: Path) -> None:
+    store = Store(str(shared / "micro"))
+    said: list[str] = []
+    again = run(micro, store, never, said)
+    assert again.forecast_sha256 == Forecast.load(store.path("forecast.json")).sha256
+    assert any("skipped" in line for line in said)
+    assert json.loads(again.to_json())["inside"] == again.inside
+
+
+def test_another_ladder_is_refused(micro: Ladder, shared: Path) -> None:
+    other = micro.replace(rungs=micro.rungs[1:])
+    with pytest.raises(StoreError, match="another|differs"):
+        run(other, Store(str(shared / "micro")), never)
+
+
+class Failing:
+    """A backend on which every launch of one run fails."""
+
+    cpus = 4
+
+    def __init__(self, bad: str):
+        self.bad, self.started = bad, []
+
+    def start(self, job: Job) -> None:
+        self.started.append(job.run)
+
+    def poll(self, timeout_s: float) -> list[Ended]:
+        ended = [
+            Ended(run, "failed", "boom") if run == self.bad else Ended(run, "finished")
+            for run in self.started
+        ]
+        self.started = []
+        return ended
+
+    def peek(self) -> dict:
+        return {}
+
+    def stop(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def test_a_failed_rung_is_named_and_no_forecast_is_frozen(micro: Ladder, tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "micro"))
+    with pytest.raises(RunFailed, match="w8 failed: boom"):
+        run(micro, store, lambda: Failing("w8"))
+    assert not store.exists("forecast.json")
+
+
+def test_a_run_that_no_cluster_can_place_is_said_before_it_waits(micro: Ladder, tmp_path: Path) -> None:
+    wide = micro.rungs[0].replace(resources=micro.rungs[0].resources.replace(cpus=64))
+    greedy = micro.replace(rungs=(wide, *micro.rungs[1:]))
+    with pytest.raises(RunFailed, match="w4 asks for 64 CPUs, the cluster has 4"):
+        run(greedy, Store(str(tmp_path / "micro")), lambda: Failing("none"))
