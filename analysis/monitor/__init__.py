@@ -1,0 +1,7 @@
+"""Watch a run against its frozen forecast: detectors, states with hysteresis, a verdict a row."""
+
+from analysis.monitor.detectors import Evidence
+from analysis.monitor.states import STATES, Verdict
+from analysis.monitor.watcher import Monitor, declared_events, replay
+
+__all__ = ["STATES", "Evidence", "Monitor", "Verdict", "declared_events", "replay"]

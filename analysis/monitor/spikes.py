@@ -1,0 +1,150 @@
+"""Detector 1, spike: has the run changed within a step? Judged against the run's own recent past."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from analysis.monitor.detectors import LOSSES, NORMS, RUN, Evidence, evidence, usable
+from analysis.monitor.rolling import RollingMedian
+
+MEMORY = 512  # clean residuals that give the scale
+BASELINE = 32  # clean values whose median is the baseline
+HISTORY = 64  # residuals needed before a step may be flagged
+FLAG, LONE, RUNAWAY = 6.0, 12.0, 10.0  # robust z: a spike; a norm alone; a loss running away
+QUIET = 3.0  # a norm spikes "alone" while the loss z stays under this
+FLOOR = {"loss": 0.002, "grad_norm": 0.02, "update_norm": 0.02}  # smallest believed sd of a log residual
+PAIR_STEPS = 500  # two norm spikes within this many steps are a precursor
+RECOVERY_STEPS = 100  # the time in which a single spike has to recover
+NEW_LEVEL = 64  # flagged rows running after which the new level becomes the baseline
+
+
+class Spike:
+    """Robust z of one stream, on the log scale.
+
+    The baseline is the median of the last 32 clean values, so it follows a falling loss (or a warm-up) with
+    a lag of 16 rows; the residual against it is compared with the median and MAD of the last 512 clean
+    residuals, which carry the same lag. A flagged value enters neither. The scale is widened by (1 + 32 / n)
+    for the n residuals that it rests on: of few, serially correlated ones a MAD is often far too small.
+    After 64 flagged rows running the level has changed for good, and the stream starts anew on it.
+    """
+
+    def __init__(self, floor: float, state: Mapping[str, Any] | None = None):
+        state = state or {}
+        self.floor = floor
+        self.recent = RollingMedian(BASELINE, state.get("recent", ()))
+        self.residuals = RollingMedian(MEMORY, state.get("residuals", ()))
+        self.step: int = state.get("step", -1)
+        self.flagged: int = state.get("flagged", 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "recent": self.recent.values,
+            "residuals": self.residuals.values,
+            "step": self.step,
+            "flagged": self.flagged,
+        }
+
+    def restart(self) -> None:
+        self.recent.clear()
+        self.residuals.clear()
+        self.step, self.flagged = -1, 0
+
+    def update(self, step: int, value: float) -> dict[str, float] | None:
+        """Numbers of this value (value, baseline, z, scale), or None while the history is too short.
+
+        A step that was already seen (a repeated row) is left out.
+        """
+        if step <= self.step:
+            return None
+        self.step = step
+        x = math.log(value)
+        numbers = None
+        if len(self.recent) >= BASELINE // 4:
+            baseline = self.recent.median()
+            residual = x - baseline
+            n = len(self.residuals)
+            if n >= HISTORY:
+                scale = max(1.4826 * self.residuals.mad() * (1 + 32 / n), self.floor)
+                z = (residual - self.residuals.median()) / scale
+                numbers = {"value": value, "baseline": math.exp(baseline), "z": z, "scale": scale}
+                if z > FLAG:
+                    self.flagged += 1
+                    if self.flagged == NEW_LEVEL:
+                        self.restart()
+                        self.step = step
+                    return numbers
+            self.residuals.add(residual)
+        self.flagged = 0
+        self.recent.add(x)
+        return numbers
+
+
+class Spikes:
+    """Detector 1 over loss, gradient norm and update norm, with the rules that join them."""
+
+    def __init__(self, state: Mapping[str, Any] | None = None):
+        state = state or {"streams": {}, "norm_spikes": [], "loss_high": []}
+        self.streams = {name: Spike(floor, state["streams"].get(name)) for name, floor in FLOOR.items()}
+        self.norm_spikes: list[int] = list(state["norm_spikes"])  # steps of norm spikes, newest last
+        self.loss_high: list[bool] = list(state["loss_high"])  # loss z > 10, over the last five rows
+
+    def state_dict(self) -> dict[str, Any]:
+        streams = {name: stream.state_dict() for name, stream in self.streams.items()}
+        return {"streams": streams, "norm_spikes": self.norm_spikes, "loss_high": self.loss_high}
+
+    def restart(self) -> None:
+        """Forget the past: after a restart or a declared change the old level is no baseline."""
+        self.__init__()
+
+    def update(self, step: int, row: Mapping[str, Any]) -> list[Evidence]:
+        readings: dict[str, tuple[str, dict[str, float]]] = {}
+        for name, stream in self.streams.items():
+            metric = next((m for m in LOSSES if m in row), None) if name == "loss" else name
+            if metric is not None and usable(row.get(metric)):
+                numbers = stream.update(step, float(row[metric]))
+                if numbers:
+                    readings[name] = (metric, numbers)
+        found = [self._judge(name, *reading) for name, reading in readings.items()]
+        return found + self._joint(step, readings)
+
+    def _judge(self, name: str, metric: str, numbers: dict[str, float]) -> Evidence:
+        if numbers["z"] <= FLAG:
+            return evidence("spike", f"{name}_spike", metric, "normal", MEMORY, "rows", numbers)
+        text = (
+            f"{metric} {numbers['value']:.4g} against {numbers['baseline']:.4g} over the last {BASELINE} "
+            f"clean rows: z {numbers['z']:.1f}, limit {FLAG:g}"
+        )
+        return evidence("spike", f"{name}_spike", metric, "watch", RECOVERY_STEPS, "rows", numbers, text)
+
+    def _joint(self, step: int, readings: Mapping[str, tuple[str, dict[str, float]]]) -> list[Evidence]:
+        found = []
+        loss_metric, loss = readings.get("loss", ("", {}))
+        worst, norm = max(
+            ((metric, numbers) for name, (metric, numbers) in readings.items() if name in NORMS),
+            key=lambda pair: pair[1]["z"],
+            default=("", {}),
+        )
+        if norm and norm["z"] > FLAG:
+            self.norm_spikes = [s for s in self.norm_spikes if s > step - PAIR_STEPS] + [step]
+            if norm["z"] > LONE and loss and loss["z"] < QUIET:
+                numbers = {**norm, "loss_z": loss["z"]}
+                text = (
+                    f"{worst} alone: {norm['value']:.4g} against {norm['baseline']:.4g}, z {norm['z']:.1f} "
+                    f"(limit {LONE:g}), while the loss stays at z {loss['z']:.1f}"
+                )
+                found.append(evidence("spike", "norm_alone", worst, "precursor", 1, "rows", numbers, text))
+            if len(self.norm_spikes) > 1:
+                first = self.norm_spikes[-2]
+                text = f"{worst}: z > {FLAG:g} at steps {first} and {step}, within {PAIR_STEPS} steps"
+                found.append(
+                    evidence("spike", "norm_pair", worst, "precursor", PAIR_STEPS, "rows", norm, text)
+                )
+        if loss:
+            self.loss_high = [*self.loss_high[-4:], loss["z"] > RUNAWAY]
+            if sum(self.loss_high) >= RUN:
+                text = (
+                    f"{loss_metric} {loss['value']:.4g} against {loss['baseline']:.4g}: z > {RUNAWAY:g} in "
+                    f"{sum(self.loss_high)} of the last 5 rows"
+                )
+                found.append(evidence("spike", "loss_runaway", loss_metric, "runaway", 5, "rows", loss, text))
+        return found
