@@ -30,10 +30,14 @@ def encode(row: dict) -> str:
     try:
         return _strict.encode(row)
     except ValueError:  # JSON has no such numbers
-        return _strict.encode({key: _worded(value) for key, value in row.items()})
+        return _strict.encode(_worded(row))
 
 
 def _worded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _worded(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_worded(part) for part in value]
     if hasattr(value, "item"):
         value = _plain(value)
     if isinstance(value, float) and not math.isfinite(value):
@@ -46,10 +50,17 @@ def decode(line: str | bytes) -> dict:
     row = json.loads(line)
     if not isinstance(row, dict):
         raise ValueError("no JSON object")
-    for key, value in row.items():
-        if isinstance(value, str) and value in _WORDS and key not in ("kind", "detail"):
-            row[key] = _WORDS[value]
-    return row
+    return {key: value if key in ("kind", "detail") else _numbered(value) for key, value in row.items()}
+
+
+def _numbered(value: Any) -> Any:
+    if isinstance(value, str):
+        return _WORDS.get(value, value)
+    if isinstance(value, dict):
+        return {key: _numbered(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_numbered(part) for part in value]
+    return value
 
 
 def read_lines(segments: Iterable[tuple[str, bytes]]) -> list[dict]:

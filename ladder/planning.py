@@ -1,0 +1,313 @@
+"""The table before money is spent: what a ladder trains, what it costs, and why it may not work here."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from io import StringIO
+from pathlib import Path
+
+import pandas as pd
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from ladder.accounting import active_parameters, parameters, scaling_flops, shared_fraction
+from ladder.spec import Ladder, Resources, Rung, RunSpec
+
+CALIBRATION_S = 2.0
+
+# Seconds of a step on one core = FLOPs / (EFFICIENCY x GEMM rate) + 2 numbers below; see `seconds`.
+EFFICIENCY = 0.5
+TOKEN_S = 0.0
+COMPILE_S = 10.0
+
+PROCESS_BYTES = 500_000_000
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run. flops counts the output head where the ladder does; memory_bytes is one device's, an
+    estimate; seconds is None where this machine's calibration says nothing (accelerators, several hosts)."""
+
+    run: str
+    rung: str
+    role: str  # rung or target
+    width: int
+    params_total: int
+    params_active: int
+    shared_fraction: float  # of a token's expert compute
+    tokens: int
+    tokens_per_active: float
+    steps: int
+    batch_tokens: int
+    peak_lr: float
+    peak_matrix_lr: float
+    flops: float
+    flops_of_target: float | None
+    memory_bytes: int
+    seconds: float | None
+    devices: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`problems` are reasons not to start (the command line refuses with exit code 2), `warnings` are reasons
+    to think. `seconds` is the whole ladder's wall time, placed by resources; None when a run's is not known."""
+
+    name: str
+    runs: tuple[PlannedRun, ...]
+    seconds: float | None
+    warnings: tuple[str, ...]
+    problems: tuple[str, ...]
+
+    def frame(self) -> pd.DataFrame:
+        """A row a run, in the columns of PlannedRun; what is not known is NaN."""
+        frame = pd.DataFrame([asdict(run) for run in self.runs])
+        return frame.astype({"flops_of_target": float, "seconds": float})
+
+    def __str__(self) -> str:
+        return _render(self)
+
+
+def plan(ladder: Ladder, *, calibrate: bool = True) -> Plan:
+    """Price every run of `ladder`. `calibrate` times this machine for two seconds; without it no times."""
+    gemm_rate = measure_gemm_rate() if calibrate else None
+    target = scaling_flops(ladder.target.run) if ladder.target else None
+    runs = tuple(
+        _planned(name, spec, rung, rung is ladder.target, target, gemm_rate)
+        for rung in ladder.everything
+        for name, spec in rung.runs
+    )
+    cpus, memory = len(os.sched_getaffinity(0)), machine_memory()
+    asked = [(run, rung.resources) for rung in ladder.everything for run in runs if run.rung == rung.name]
+    peak, seconds = placed(asked, cpus)
+    return Plan(
+        ladder.name, runs, seconds, tuple(_warnings(runs)), tuple(_problems(asked, peak, cpus, memory))
+    )
+
+
+def _planned(
+    name: str, spec: RunSpec, rung: Rung, is_target: bool, target: int | None, gemm_rate: float | None
+) -> PlannedRun:
+    active, flops = active_parameters(spec), scaling_flops(spec)
+    timed = gemm_rate if is_local(rung.resources) else None
+    return PlannedRun(
+        run=name,
+        rung=rung.name,
+        role="target" if is_target else "rung",
+        width=spec.model.width,
+        params_total=parameters(spec.model).total,
+        params_active=active,
+        shared_fraction=shared_fraction(spec.model),
+        tokens=spec.tokens,
+        tokens_per_active=spec.tokens / active,
+        steps=spec.steps,
+        batch_tokens=spec.batch_tokens,
+        peak_lr=spec.optimizer.lr,
+        peak_matrix_lr=spec.optimizer.matrix_lr,
+        flops=float(flops),
+        flops_of_target=flops / target if target else None,
+        memory_bytes=memory_bytes(spec),
+        seconds=seconds(spec, rung.resources, timed) if timed else None,
+        devices=_devices(rung.resources),
+    )
+
+
+def is_local(resources: Resources) -> bool:
+    """Does the run fit the machine that plans it by kind: processors of one host?"""
+    return resources.gpus == 0 and resources.hosts == 1 and not resources.custom
+
+
+def memory_bytes(spec: RunSpec) -> int:
+    """Estimate of one device's memory while it trains: float32 weights, gradients and two AdamW moments
+    (16 bytes a parameter), and for one micro-batch what the backward pass keeps of each layer and the
+    logits with their gradient. On a processor `PROCESS_BYTES` of runtime and compiled code come on top."""
+    model = spec.model
+    rows = spec.parallel.micro_batch_rows or spec.rows // spec.parallel.data
+    tokens = rows * model.context
+    expert = 4 * (model.top_k * model.expert_width + model.shared_experts * model.shared_width)
+    attention = 4 * (model.heads + model.kv_heads) * model.head_dim + 3 * model.heads * model.context
+    layer = 8 * model.width + model.top_k * 2 * model.width + expert + attention
+    return (
+        PROCESS_BYTES
+        + 16 * parameters(model).total
+        + 4 * tokens * (model.layers * layer + 3 * model.vocab_size)
+    )
+
+
+def seconds(spec: RunSpec, resources: Resources, gemm_rate: float) -> float:
+    """Wall time of a run on `resources.cpus` processors, each with `gemm_rate` FLOP/s of float32 GEMM."""
+    evaluated = len(spec.eval_steps) * len(spec.data.sources) * spec.evaluation.rows * spec.model.context
+    tokens = spec.tokens + evaluated / 3  # a forward pass is a third of a training step
+    per_token = scaling_flops(spec) / spec.tokens / (EFFICIENCY * gemm_rate) + TOKEN_S
+    return COMPILE_S + tokens * per_token / resources.cpus
+
+
+def placed(asked: list[tuple[PlannedRun, Resources]], cpus: int) -> tuple[int, float | None]:
+    """(peak memory in bytes, wall seconds) of the driver's queue on this machine: all rungs, as many at a
+    time as processors allow, in order; then the target. None seconds when a run's time is not known."""
+    memory, total = 0, 0.0
+    for role in ("rung", "target"):
+        running: list[tuple[float, PlannedRun, int]] = []  # (end, run, processors)
+        now = 0.0
+        for run, resources in [item for item in asked if item[0].role == role and is_local(item[1])]:
+            while running and sum(used for *_, used in running) + resources.cpus > cpus:
+                first = min(running, key=lambda item: item[0])
+                now = first[0]
+                running.remove(first)
+            running.append((now + (run.seconds or 0), run, resources.cpus))
+            memory = max(memory, sum(run.memory_bytes for _, run, _ in running))
+        total += max((end for end, *_ in running), default=0.0)
+    return memory, None if any(run.seconds is None for run, _ in asked) else total
+
+
+def measure_gemm_rate() -> float:
+    """float32 GEMM FLOP/s of one core of this machine, the median over two seconds.
+
+    In a process of its own: the BLAS reads its number of threads when it is loaded.
+    """
+    code = f"""
+import time
+import numpy as np
+a = np.ones((512, 512), np.float32)
+rates, end = [], time.perf_counter() + {CALIBRATION_S}
+while time.perf_counter() < end:
+    start = time.perf_counter()
+    for _ in range(4):
+        a @ a
+    rates.append(4 * 2 * 512**3 / (time.perf_counter() - start))
+print(np.median(rates))
+"""
+    one = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "VECLIB_MAXIMUM")}
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ | one, capture_output=True, check=True)
+    return float(done.stdout)
+
+
+def machine_memory() -> int:
+    """Bytes this process may use: the machine's, or its control group's where that is less."""
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    text = limit.read_text().strip() if limit.is_file() else "max"
+    return physical if text == "max" else min(physical, int(text))
+
+
+def _warnings(runs: tuple[PlannedRun, ...]) -> Iterator[str]:
+    ratios = {run.run: run.tokens_per_active for run in runs}
+    low, high = min(ratios, key=ratios.__getitem__), max(ratios, key=ratios.__getitem__)
+    if ratios[high] / ratios[low] >= 1.1:
+        yield (
+            f"tokens per active parameter range from {ratios[low]:.3g} ({low}) to {ratios[high]:.3g} ({high}): "
+            "a law in compute alone assumes that they are equal"
+        )
+    rungs = [run for run in runs if run.role == "rung"]
+    bottom, top = min(run.flops for run in rungs), max(run.flops for run in rungs)
+    if top < 10 * bottom:
+        yield (
+            f"the rungs span {top / bottom:.2g}x in FLOPs: below 10x they say little about the exponent of the "
+            "law, and the band will be wide"
+        )
+    for target in runs[len(rungs) :]:
+        if target.flops < top:
+            yield f"the target has {_flops(target.flops)} FLOPs, less than the top rung's {_flops(top)}"
+        elif target.flops > 500 * top:
+            yield (
+                f"the target is {target.flops / top:.3g}x the top rung in FLOPs: beyond 500x no public ladder "
+                "shows what a forecast is worth"
+            )
+
+
+def _problems(asked: list[tuple[PlannedRun, Resources]], peak: int, cpus: int, memory: int) -> Iterator[str]:
+    for run, resources in asked:
+        if not is_local(resources):
+            continue
+        if resources.cpus > cpus:
+            yield f"{run.run} asks for {resources.cpus} CPUs, this machine has {cpus}: lower Resources(cpus=...)"
+        if run.memory_bytes > memory:
+            yield (
+                f"{run.run} needs about {_bytes(run.memory_bytes)}, this machine has {_bytes(memory)}: use a "
+                "smaller parallel.micro_batch_rows or a smaller model"
+            )
+    if peak > memory >= max((run.memory_bytes for run, _ in asked), default=0):
+        yield (
+            f"runs that train at the same time need about {_bytes(peak)}, this machine has {_bytes(memory)}: "
+            "raise Resources(cpus=...), so that fewer run together"
+        )
+
+
+def _devices(resources: Resources) -> str:
+    each = f"{resources.gpus} GPU" if resources.gpus else f"{resources.cpus} CPU"
+    return each if resources.hosts == 1 else f"{resources.hosts} x {each}"
+
+
+def _render(plan: Plan) -> str:
+    console = Console(file=StringIO(), width=88, no_color=True, legacy_windows=False)
+    size = _table("", "width", "params\ntotal", "\nactive", "shared\nof experts", "tokens", "per\nactive")
+    for column in ("steps", "batch\ntokens", "peak lr", "\nmatrices"):
+        size.add_column(column, justify="right")
+    cost = _table("", "train\nFLOPs", "of\ntarget", "on", "memory,\nestimate", "time,\nestimate")
+    for run in plan.runs:
+        if run.role == "target":
+            size.add_section()
+            cost.add_section()
+        size.add_row(
+            run.run,
+            str(run.width),
+            _big(run.params_total),
+            _big(run.params_active),
+            f"{run.shared_fraction:.0%}",
+            _big(run.tokens),
+            f"{run.tokens_per_active:.3g}",
+            f"{run.steps:,}",
+            f"{run.batch_tokens:,}",
+            f"{run.peak_lr:.3g}",
+            f"{run.peak_matrix_lr:.3g}",
+        )
+        cost.add_row(
+            run.run,
+            _flops(run.flops),
+            "-" if run.flops_of_target is None else f"{100 * run.flops_of_target:.3g}%",
+            run.devices,
+            _bytes(run.memory_bytes),
+            _duration(run.seconds),
+        )
+    flops = _flops(sum(run.flops for run in plan.runs))
+    time = f", about {_duration(plan.seconds)} on this machine" if plan.seconds is not None else ""
+    title = f"{plan.name}: {len(plan.runs)} runs, {flops} FLOPs{time}"
+    notes = [f"warning: {text}" for text in plan.warnings] + [f"PROBLEM: {text}" for text in plan.problems]
+    console.print(Group(Text(title), size, Text(), cost, *map(Text, notes)))
+    text = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+    return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, justify="right" if column else "left")
+    return table
+
+
+def _flops(number: float) -> str:
+    return f"{number:.2e}".replace("e+", "e")  # 2.65e19
+
+
+def _big(number: float) -> str:
+    """59.9k, 1.6B"""
+    for limit, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= limit:
+            return f"{number / limit:.3g}{unit}"
+    return f"{number:.3g}"
+
+
+def _bytes(number: float) -> str:
+    return f"{number / 1e9:.3g} GB"
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    for limit, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * limit:
+            return f"{seconds / limit:.3g} {unit}"
+    return f"{seconds:.0f} s"
