@@ -11,7 +11,8 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from ladder.moe.attention import attention, rms_norm, short_conv
-from ladder.moe.ep.layer import Experts, moe, swiglu
+from ladder.moe.ep.grouped import Experts
+from ladder.moe.ep.layer import moe
 from ladder.moe.loss import loss_sums, targets_of
 from ladder.moe.params import Params, split
 from ladder.moe.router import route
@@ -59,6 +60,11 @@ def mlp(layer: Params, m: Float[Array, "B S D"], model: ModelSpec) -> tuple[Floa
         y = short_conv(y, layer["conv_mlp"])
     square = jax.lax.stop_gradient(jnp.sum(scores * scores))
     return y, Routed(routing.margin, load, square)
+
+
+def swiglu(x: Float[Array, "N D"], gate: Array, up: Array, down: Array) -> Float[Array, "N D"]:
+    """(silu(x gate) * (x up)) down. Shazeer 2020."""
+    return (jax.nn.silu(x @ gate) * (x @ up)) @ down
 
 
 class Sums(NamedTuple):
