@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 class Report:
     """About the prediction at `flops`. `half_width` and `wide_prior_half_width` are relative to the median.
 
-    shares: of the predictive variance, noise of the new run / form (discrepancy) / prior (the rest: coefficients
-    and exponents, which few rungs leave to the prior). influence: rung -> relative move of the median when it is
-    left out. rolling: rungs, E (posterior mean) and median from the k smallest rungs, k = 2 ... all.
+    shares: of the predictive variance, noise of the new run / form (discrepancy) / prior (the rest:
+    coefficients and exponents, which few rungs leave to the prior). influence: rung -> relative move of the
+    median when it is left out. rolling: rungs, E (posterior mean) and median from the k smallest rungs, k = 2
+    ... all.
     """
 
     flops: float
@@ -42,7 +43,8 @@ class Report:
         influence = ", ".join(f"{rung} {move:+.2%}" for rung, move in self.influence.items())
         drift = ", ".join(f"{row.rungs}: {row.E:.4g}" for row in self.rolling.itertuples())
         return (
-            f"{self.times:.3g}x beyond the top rung: {self.median:.4g} +- {self.half_width:.2%}; variance: {shares}\n"
+            f"{self.times:.3g}x beyond the top rung: {self.median:.4g} +- {self.half_width:.2%}; variance: "
+            f"{shares}\n"
             f"median without a rung: {influence}\n"
             f"E from the k smallest rungs: {drift}\n"
             f"prior twice as wide: {self.wide_prior_median:.4g} +- {self.wide_prior_half_width:.2%}"

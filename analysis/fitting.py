@@ -64,11 +64,13 @@ class ScalingFit:
         return self.posterior.predictive(_targets(at, self))
 
     def predict(self, at: Any, level: float = 0.9) -> pd.DataFrame:
-        """Prediction interval of the final loss of a new run at each row of `at`, given that the recipe transfers.
+        """Prediction interval of the final loss of a new run at each row of `at`, given that the recipe
+        transfers.
 
         at: table with `flops` of whole runs (and the law's other columns); level: probability in (0, 1).
-        Returns the rows of `at` in order plus median, lo, hi (loss units, pointwise), times (FLOPs over the largest
-        finished run's) and mark: "", "below the rungs", or "point only" beyond 500x, where lo and hi are NaN.
+        Returns the rows of `at` in order plus median, lo, hi (loss units, pointwise), times (FLOPs over the
+        largest finished run's) and mark: "", "below the rungs", or "point only" beyond 500x, where lo and hi
+        are NaN.
         """
         if not 0 < level < 1:
             raise AnalysisError(
@@ -91,8 +93,8 @@ class ScalingFit:
         return out
 
     def frame(self) -> pd.DataFrame:
-        """A row a fitted run: run, rung, flops, loss, trend (posterior mean law), residual (relative), z (the rung
-        left out; NaN where not computed)."""
+        """A row a fitted run: run, rung, flops, loss, trend (posterior mean law), residual (relative), z (the
+        rung left out; NaN where not computed)."""
         out = self.final[["run", "rung", "flops", "loss"]].copy()
         out["trend"] = self.posterior.trend(self.final)
         out["residual"] = out["loss"] / out["trend"] - 1
@@ -103,16 +105,18 @@ class ScalingFit:
         return out
 
     def report(self, flops: float | None = None, level: float = 0.9) -> "diagnostics.Report":
-        """What the band at a run of `flops` (default 10x the largest finished run) is made of, and what moves it."""
+        """What the band at a run of `flops` (default 10x the largest finished) is made of and moved by."""
         return diagnostics.report(self, flops or 10 * self.top_flops, level)
 
     def summary(self) -> str:
         """The fit in words: law, runs, parameters with 90 % intervals, notices."""
         E = self.posterior.coefficient("E")
         lines = [
-            f"{self.posterior.law.equation}   ({self.law} law: {self.why}; prior {self.prior['version']}; {TRANSFER})",
-            f"{len(self.final)} finished runs on {self.final['rung'].nunique()} rungs, {self.final['flops'].min():.3g} to "
-            f"{self.top_flops:.3g} FLOPs, {self.metric} in {self.unit}; grade {self.grade}",
+            f"{self.posterior.law.equation}   ({self.law} law: {self.why}; prior {self.prior['version']}; "
+            f"{TRANSFER})",
+            f"{len(self.final)} finished runs on {self.final['rung'].nunique()} rungs, "
+            f"{self.final['flops'].min():.3g} to {self.top_flops:.3g} FLOPs, {self.metric} in {self.unit}; "
+            f"grade {self.grade}",
             f"E {E.quantile(0.5):.4g} [{E.quantile(0.05):.4g}, {E.quantile(0.95):.4g}]",
         ]
         for name in self.posterior.law.exponents:
@@ -132,11 +136,12 @@ def fit(
 ) -> ScalingFit:
     """Fit a scaling law of the final loss to a table of evaluations.
 
-    evals: columns run, flops, loss, and any of params_active, tokens, step, progress, rung, lr, peak_lr, unit,
-    metric (see analysis.frame). Only finished runs (last progress >= .999) enter. prior: changes to P0 by entry,
-    e.g. {"E": {"mean": 1.5, "sd": .25}}. law: "auto" or "compute". unit: "nats/token", "bits/byte" or "other".
-    Raises EvalsError (table), AnalysisError: too_few_runs, span_too_small, one_run_a_budget, joint_law_missing,
-    bad_prior, no_positive_law. The law, priors and rules: see the documentation of forecasts.
+    evals: columns run, flops, loss, and any of params_active, tokens, step, progress, rung, lr, peak_lr,
+    unit, metric (see analysis.frame). Only finished runs (last progress >= .999) enter. prior: changes to P0
+    by entry, e.g. {"E": {"mean": 1.5, "sd": .25}}. law: "auto" or "compute". unit: "nats/token", "bits/byte"
+    or "other". Raises EvalsError (table), AnalysisError: too_few_runs, span_too_small, one_run_a_budget,
+    joint_law_missing, bad_prior, no_positive_law. The law, priors and rules: see the documentation of
+    forecasts.
     """
     checked = read_evals(evals, unit)
     grade, notices = _grade(checked)
@@ -146,11 +151,12 @@ def fit(
     left_out = None
     if 3 <= checked.final["rung"].nunique() <= EAGER_LEAVE_OUT:
         left_out = diagnostics.leave_one_rung_out(posterior, checked.final, used, checked.unit)
-        notices += _outliers(left_out, checked)
+        notices += _outliers(left_out)
     if posterior.noise > NOISY:
         text = (
-            f"runs scatter by {posterior.noise:.2%} around the law (over {NOISY:.2%}): the ladder looks untuned, or its rungs are too "
-            "small; the band is wide for that reason; replicate the cheap rungs or tune each size"
+            f"runs scatter by {posterior.noise:.2%} around the law (over {NOISY:.2%}): the ladder looks "
+            "untuned, or its rungs are too small; the band is wide for that reason; replicate the cheap "
+            "rungs or tune each size"
         )
         notices.append(Notice("noisy_ladder", "warning", text))
     return ScalingFit(checked, used, posterior, why, left_out, grade, (*checked.notices, *notices))
@@ -164,39 +170,47 @@ def _grade(evals: Evals) -> tuple[str, list[Notice]]:
         names = f"; unfinished: {', '.join(evals.unfinished)}" if evals.unfinished else ""
         raise AnalysisError(
             "too_few_runs",
-            f"{len(final)} finished runs on {rungs} rungs{names}: a law needs at least 2 rungs of different size, a strong one 4; "
-            "finish or add rungs",
+            f"{len(final)} finished runs on {rungs} rungs{names}: a law needs at least 2 rungs of different "
+            "size, a strong one 4; finish or add rungs",
         )
     low, high = final["flops"].min(), final["flops"].max()
     span = high / low
     if span < 1.5:
         raise AnalysisError(
             "span_too_small",
-            f"the {rungs} rungs span {low:.4g} to {high:.4g} FLOPs ({span:.3g}x; at least 1.5x is needed, 30x is good): add a smaller or "
-            "a larger rung",
+            f"the {rungs} rungs span {low:.4g} to {high:.4g} FLOPs ({span:.3g}x; at least 1.5x is needed, "
+            "30x is good): add a smaller or a larger rung",
         )
     grade, notices = "strong", []
     if rungs < 4:
         grade = "weak"
-        text = f"{rungs} rungs: the floor and exponent come mostly from the prior; a fourth rung decides more than any setting"
+        text = (
+            f"{rungs} rungs: the floor and exponent come mostly from the prior; a fourth rung decides more "
+            "than any setting"
+        )
         notices.append(Notice("few_rungs", "warning", text))
     if span < 10:
         grade = "weak"
     if span < 30:
-        text = f"the rungs span {span:.3g}x in FLOPs: under 30x the exponent is poorly known, under 10x hardly; add a smaller rung"
+        text = (
+            f"the rungs span {span:.3g}x in FLOPs: under 30x the exponent is poorly known, under 10x hardly; "
+            "add a smaller rung"
+        )
         notices.append(Notice("short_span", "warning", text))
     return grade, notices
 
 
-def _outliers(left_out: pd.DataFrame, evals: Evals) -> list[Notice]:
+def _outliers(left_out: pd.DataFrame) -> list[Notice]:
     notices = []
-    for row in left_out[left_out["z"].abs() > OUTLIER].itertuples():
+    for rung, _, loss, median, z in left_out.itertuples(index=False, name=None):
+        if abs(z) <= OUTLIER:
+            continue
         text = (
-            f"rung {row.rung} is {row.z:+.1f} sd from what the other rungs predict (loss {row.loss:.4g}, predicted {row.median:.4g}): "
-            "look at its run before trusting the forecast"
+            f"rung {rung} is {z:+.1f} sd from what the other rungs predict (loss {loss:.4g}, predicted "
+            f"{median:.4g}): look at its run before trusting the forecast"
         )
-        if abs(row.loss * BITS / row.median - 1) < 0.05:
-            text += f"; times ln 2 it would fit ({row.loss * BITS:.4g}): is it in bits?"
+        if abs(loss * BITS / median - 1) < 0.05:
+            text += f"; times ln 2 it would fit ({loss * BITS:.4g}): is it in bits?"
         notices.append(Notice("outlier_rung", "warning", text))
     return notices
 
@@ -206,8 +220,8 @@ def _targets(at: Any, fitted: ScalingFit) -> pd.DataFrame:
     if "progress" in rows and (rows["progress"] < 0.999).any():
         raise EvalsError(
             "target_unfinished",
-            f"progress {rows['progress'].min():.3g}: predict is about finished runs (flops of the whole run); for the way there use "
-            "analysis.forecast",
+            f"progress {rows['progress'].min():.3g}: predict is about finished runs (flops of the whole "
+            "run); for the way there use analysis.forecast",
         )
     if "unit" in rows and set(rows["unit"].dropna()) - {fitted.unit}:
         raise EvalsError(

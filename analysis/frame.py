@@ -20,14 +20,12 @@ UNITS = ("nats/token", "bits/byte", "other")
 NUMBERS = ("flops", "loss", "params_active", "tokens", "step", "progress", "lr", "peak_lr", "seed")
 COUNTS = ("params_active", "tokens", "step")
 ASK_UNIT_BELOW = 1.3  # nats/token: no public text ladder ends below it, bits/byte and tiny tasks do
-SHALLOW = (
-    5.0  # tokens per active parameter; below it public fits drop runs (the loss is still in its first fall)
-)
+SHALLOW = 5.0  # tokens per active parameter; public fits drop runs below it (still in their first fall)
 UNDECAYED = 0.25  # last lr / peak lr above which a run has not finished its own decay
 
 
 class AnalysisError(ValueError):
-    """Something was asked that the data cannot answer. `code` is stable; the text has the numbers and what to do."""
+    """The data cannot answer what was asked. `code` is stable; the text has the numbers and what to do."""
 
     def __init__(self, code: str, text: str):
         super().__init__(text)
@@ -40,7 +38,7 @@ class EvalsError(AnalysisError):
 
 @dataclass(frozen=True)
 class Notice:
-    """A named warning: listed on a fit or forecast, never printed on the side. severity: "note" or "warning"."""
+    """A named warning, listed on a fit or forecast. severity: "note" or "warning"."""
 
     code: str
     severity: str
@@ -52,9 +50,9 @@ class Notice:
 
 @dataclass(frozen=True)
 class Evals:
-    """A checked table. `rows` is sorted by (flops of the run's last row, run, progress, step), so that the order
-    of the input cannot matter; every number is float64, NaN where an optional one is missing. `final` holds
-    the last row of each finished run with its `rung`; `unfinished` names the other runs."""
+    """A checked table. `rows` is sorted by (flops of the run's last row, run, progress, step), so that the
+    order of the input cannot matter; every number is float64, NaN where an optional one is missing. `final`
+    holds the last row of each finished run with its `rung`; `unfinished` names the other runs."""
 
     rows: pd.DataFrame
     final: pd.DataFrame
@@ -71,13 +69,14 @@ def table(data: Any, need: Iterable[str]) -> pd.DataFrame:
     if missing:
         raise EvalsError(
             "missing_column",
-            f"no column {missing[0]!r}: the table has {list(map(str, frame.columns))} and needs {list(need)}; rename or add it",
+            f"no column {missing[0]!r}: the table has {list(map(str, frame.columns))} and needs "
+            f"{list(need)}; rename or add it",
         )
     if not len(frame):
         raise EvalsError("empty", "the table has no rows: give one row an evaluation")
     known = [c for c in ("run", "rung", "unit", "metric", "domain", *NUMBERS) if c in frame.columns]
     frame = frame[known].copy()
-    for name in frame.columns.intersection(NUMBERS):
+    for name in (c for c in known if c in NUMBERS):
         frame[name] = _numbers(frame, name, required=name in need)
     if "run" in frame:
         if frame["run"].isna().any():
@@ -90,27 +89,27 @@ def table(data: Any, need: Iterable[str]) -> pd.DataFrame:
 
 def _numbers(frame: pd.DataFrame, name: str, required: bool) -> pd.Series:
     column = frame[name]
-    for row, value in column.items():
-        if (
-            value is not None
-            and (isinstance(value, bool | np.bool_) or not isinstance(value, Real))
-            and not pd.isna(value)
-        ):
-            raise EvalsError(
-                "not_a_number",
-                f"{name} is {value!r} ({type(value).__name__}) in row {row}{_where(frame, row)}: convert the column to numbers "
-                "first (pandas.to_numeric; mind decimal commas and thousands separators)",
-            )
+    if column.dtype.kind not in "iuf":  # text, or exact ints too long for int64
+        for row, value in column.items():
+            missing = value is None or value is pd.NA
+            if not missing and (isinstance(value, bool) or not isinstance(value, Real)):
+                raise EvalsError(
+                    "not_a_number",
+                    f"{name} is {value!r} ({type(value).__name__}) in row {row}{_where(frame, row)}: "
+                    "convert the column to numbers (pandas.to_numeric; mind decimal commas and separators)",
+                )
     column = column.astype(float)
     if name == "progress":
         column = column.fillna(1.0)
-    bad = np.isinf(column) | (column.isna() & required)
+    bad = column.abs() == np.inf
+    if required:
+        bad |= column.isna()
     if bad.any():
         row = _first(bad)
         raise EvalsError(
             "not_finite",
-            f"{name} is {column[row]} in row {row}{_where(frame, row)} ({bad.sum()} such rows): a failed evaluation is left out of "
-            "the table, a diverged run is left out whole",
+            f"{name} is {column[row]} in row {row}{_where(frame, row)} ({bad.sum()} such rows): a failed "
+            "evaluation is left out of the table, a diverged run is left out whole",
         )
     low = column <= 0 if name in ("flops", "loss", "progress", *COUNTS) else column < 0
     if low.any():
@@ -182,8 +181,8 @@ def _unit(rows: pd.DataFrame, unit: str | None) -> str:
     if unit is None and lowest < ASK_UNIT_BELOW:
         raise EvalsError(
             "unit_needed",
-            f"the lowest loss is {lowest:.4g}, under {ASK_UNIT_BELOW}, and no unit is given: the prior on the loss's floor depends "
-            f"on it; pass unit= one of {', '.join(UNITS)}",
+            f"the lowest loss is {lowest:.4g}, under {ASK_UNIT_BELOW}, and no unit is given: the prior on "
+            f"the loss's floor depends on it; pass unit= one of {', '.join(UNITS)}",
         )
     return unit or "nats/token"
 
@@ -194,7 +193,8 @@ def _single(rows: pd.DataFrame, name: str, default: Any, code: str = "mixed_defi
     if len(values) > 1:
         raise EvalsError(
             code,
-            f"column {name!r} mixes {', '.join(values[:5])}: one fit is about one {name}; select its rows first",
+            f"column {name!r} mixes {', '.join(values[:5])}: one fit is about one {name}; select its rows "
+            "first",
         )
     return values[0] if values else default
 
@@ -207,8 +207,9 @@ def _without_duplicates(rows: pd.DataFrame, notices: list[Notice]) -> pd.DataFra
         pair = unique[clash].iloc[:2]
         raise EvalsError(
             "duplicate_rows",
-            f"run {pair['run'].iloc[0]!r} has {int(clash.sum())} rows with the same {key[1]} but different values (losses "
-            f"{', '.join(f'{x:.6g}' for x in pair['loss'])}): keep one (after a restart, the newest); seeds are separate runs",
+            f"run {pair['run'].iloc[0]!r} has {int(clash.sum())} rows with the same {key[1]} but different "
+            f"values (losses {', '.join(f'{x:.6g}' for x in pair['loss'])}): keep one (after a restart, the "
+            "newest); seeds are separate runs",
         )
     if dropped := len(rows) - len(unique):
         notices.append(Notice("repeated_rows", "note", f"{dropped} rows were exact repeats and were dropped"))
@@ -231,8 +232,8 @@ def _check_progress(rows: pd.DataFrame) -> None:
         if counts.iloc[0] > 1:
             raise EvalsError(
                 "progress_missing",
-                f"run {counts.index[0]!r} has {counts.iloc[0]} rows and there is no progress column: add progress = spent / planned "
-                "tokens, or keep each run's last row",
+                f"run {counts.index[0]!r} has {counts.iloc[0]} rows and there is no progress column: add "
+                "progress = spent / planned tokens, or keep each run's last row",
             )
 
 
@@ -248,8 +249,8 @@ def _check_runs(rows: pd.DataFrame) -> None:
             if name in part and len(part) > 1 and (np.diff(part[name].dropna()) <= 0).any():
                 raise EvalsError(
                     "not_increasing",
-                    f"run {run!r}: {name} does not grow with flops; flops, tokens, step and progress are all 'spent so far', "
-                    "and two runs need two names",
+                    f"run {run!r}: {name} does not grow with flops; flops, tokens, step and progress are "
+                    "all 'spent so far', and two runs need two names",
                 )
         if "params_active" in part and part["params_active"].nunique() > 1:
             low, high = part["params_active"].min(), part["params_active"].max()
@@ -260,14 +261,14 @@ def _check_runs(rows: pd.DataFrame) -> None:
 
 
 def _rungs(final: pd.DataFrame) -> list[str]:
-    """Name of each finished run's rung: its `rung`, else the first run with the same flops and params_active."""
+    """Each finished run's rung: its `rung`, else the first run with the same flops and params_active."""
     if "rung" in final and final["rung"].notna().all():
         for rung, part in final.groupby("rung"):
             if part["flops"].max() > 1.01 * part["flops"].min():
                 raise EvalsError(
                     "mixed_rung",
-                    f"rung {rung!r} has runs of {part['flops'].min():.4g} to {part['flops'].max():.4g} FLOPs: replicates differ by "
-                    "seed only; give other runs another rung name",
+                    f"rung {rung!r} has runs of {part['flops'].min():.4g} to {part['flops'].max():.4g} "
+                    "FLOPs: replicates differ by seed only; give other runs another rung name",
                 )
         return [str(name) for name in final["rung"]]
     seen: dict[tuple[str, ...], str] = {}
@@ -289,27 +290,33 @@ def _check_definitions(final: pd.DataFrame) -> None:
         k = int(rise.argmax()) + 1
         raise EvalsError(
             "mixed_definitions",
-            f"flops / (params_active x tokens) is {ratio[:k].min():.3g} among smaller runs and {ratio[k]:.3g} for "
-            f"{use['run'].iloc[k]!r}: parameters, tokens or FLOPs are counted in two ways (embeddings, output head); use one",
+            f"flops / (params_active x tokens) is {ratio[:k].min():.3g} among smaller runs and "
+            f"{ratio[k]:.3g} for {use['run'].iloc[k]!r}: parameters, tokens or FLOPs are counted in two "
+            "ways (embeddings, output head); use one",
         )
 
 
 def _run_notices(rows: pd.DataFrame, final: pd.DataFrame) -> list[Notice]:
     notices = []
     if "lr" in rows:
-        peak = rows.groupby("run")["lr"].max()
-        if "peak_lr" in rows:
-            peak = np.fmax(peak, rows.groupby("run")["peak_lr"].max())
+        known = rows[[c for c in ("lr", "peak_lr") if c in rows]].max(axis=1)
+        peak = known.groupby(rows["run"]).max()
         share = final["lr"].to_numpy() / peak.reindex(final["run"]).to_numpy()
         for run, value in zip(final["run"], share, strict=True):
             if value > UNDECAYED:
-                text = f"{run} ends at {value:.0%} of its peak learning rate: its own decay is incomplete, its loss is high"
+                text = (
+                    f"{run} ends at {value:.0%} of its peak learning rate: its own decay is incomplete, its "
+                    "loss is high"
+                )
                 notices.append(Notice("decay_incomplete", "warning", text))
     if {"params_active", "tokens"} <= set(final.columns):
         depth = (final["tokens"] / final["params_active"]).to_numpy()
         for run, value in zip(final["run"], depth, strict=True):
             if value < SHALLOW:
-                text = f"{run} saw {value:.2g} tokens per active parameter (under {SHALLOW:g}): too shallow for a scaling law"
+                text = (
+                    f"{run} saw {value:.2g} tokens per active parameter (under {SHALLOW:g}): too shallow for "
+                    "a scaling law"
+                )
                 notices.append(Notice("shallow_rung", "warning", text))
     return notices
 

@@ -68,8 +68,9 @@ def choose(name: str, evals: Evals) -> tuple[Law, str]:
     if len(grid) and grid.max() > 1:
         raise AnalysisError(
             "one_run_a_budget",
-            f"{grid.max()} different rungs spent {grid.idxmax():.4g} FLOPs: a grid of sizes per budget has to be reduced to its best "
-            "size per budget first; keep one run a budget (replicates of one rung share its `rung` name)",
+            f"{grid.max()} different rungs spent {grid.idxmax():.4g} FLOPs: a grid of sizes per budget has "
+            "to be reduced to its best size per budget first; keep one run a budget (replicates of one "
+            "rung share its `rung` name)",
         )
     if name != "auto":
         return LAWS[name], "asked for"
@@ -83,8 +84,9 @@ def choose(name: str, evals: Evals) -> tuple[Law, str]:
     if spread > CONSTANT_RATIO:
         raise AnalysisError(
             "joint_law_missing",
-            f"tokens per active parameter run from {ratio.min():.3g} to {ratio.max():.3g} ({spread - 1:.0%} apart; the compute law "
-            f"allows {CONSTANT_RATIO - 1:.0%}), which needs the joint law in parameters and tokens, and this version has only the "
-            "compute law; select runs of one ratio, or pass law='compute' if each run is the best of its budget",
+            f"tokens per active parameter run from {ratio.min():.3g} to {ratio.max():.3g} ({spread - 1:.0%} "
+            f"apart; the compute law allows {CONSTANT_RATIO - 1:.0%}), which needs the joint law in "
+            "parameters and tokens, and this version has only the compute law; select runs of one ratio, "
+            "or pass law='compute' if each run is the best of its budget",
         )
     return COMPUTE, f"tokens per active parameter are constant within {spread - 1:.1%}"

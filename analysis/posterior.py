@@ -25,6 +25,8 @@ from analysis.priors import coefficient_prior, exponent_grid, noise_grid
 FULL_WEIGHT_RUNGS = 12
 QUADRATURE = {2: (32,), 3: (12, 12)}  # points for all coefficients but the last, by P
 NEGLIGIBLE = 1e-6  # nodes below this weight are left out of a mixture
+CERTAIN = 0.9999  # probability of positive coefficients above which it is taken as 1
+INSIDE = 0.99  # and above which a node's Gaussian is used uncut
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,9 @@ class Mixture:
         if high - low <= 1e-12 * abs(high):
             return high
         pad = 1e-9 * (high - low)
-        return float(
-            brentq(lambda x: self.cdf(x) - q, low - pad, high + pad, xtol=1e-13 * max(abs(low), abs(high)))
-        )
+        close = 1e-13 * max(abs(low), abs(high))
+        found: Any = brentq(lambda x: self.cdf(x) - q, low - pad, high + pad, xtol=close)
+        return float(found)
 
     @property
     def average(self) -> float:
@@ -59,7 +61,7 @@ class Mixture:
         return float(self.weight @ (self.sd**2 + (self.mean - self.average) ** 2))
 
     def spread(self, count: int) -> np.ndarray:
-        """`count` evenly spaced quantiles (k + 1/2) / count, from a finely tabulated cdf. (count,), increasing."""
+        """Quantiles (k + 1/2) / count, increasing, (count,), from a finely tabulated cdf."""
         ends = self.quantile(1e-6), self.quantile(1 - 1e-6)
         x = np.linspace(*ends, 1024)
         table = ndtr((x[:, None] - self.mean) / self.sd) @ self.weight
@@ -90,8 +92,8 @@ class Posterior:
         """The posterior as Gaussian parts that respect beta > 0: heavy nodes near the boundary are split."""
         keep = self.weight > NEGLIGIBLE
         inside = positive_bound(self.mean, self.cov)
-        split = np.flatnonzero(keep & (inside < 0.99))
-        whole = np.flatnonzero(keep & (inside >= 0.99))
+        split = np.flatnonzero(keep & (inside < INSIDE))
+        whole = np.flatnonzero(keep & (inside >= INSIDE))
         node, weight = [whole], [self.weight[whole]]
         mean, cov = [self.mean[whole]], [self.cov[whole]]
         if len(split):
@@ -130,7 +132,7 @@ class Posterior:
         return out
 
     def _discrepancy(self, at: float) -> tuple[np.ndarray, np.ndarray]:
-        """delta(at) given the residuals: gain (T, S, n) on them and what variance is left (T, S), relative."""
+        """delta(at) given the residuals: gain (T, S, n) on them and the variance left (T, S), relative."""
         known = wiener(np.append(self.u, at), self.u.max())
         cross, own = known[-1, :-1], known[-1, -1]
         values, vectors = self.basis
@@ -188,8 +190,8 @@ class _Parts:
 
 
 def wiener(u: np.ndarray, anchor: float) -> np.ndarray:
-    """Covariance (n, n) of an integrated Wiener process that starts flat at `anchor` and runs outward on
-    both sides, unit rate: var(d) = d^3 / 3, cov(d, e) = d^2 (3 e - d) / 6 for d <= e on one side, 0 across."""
+    """Covariance (n, n) of an integrated Wiener process that starts flat at `anchor` and runs outward on both
+    sides, unit rate: var(d) = d^3 / 3, cov(d, e) = d^2 (3 e - d) / 6 for d <= e on one side, 0 across."""
     d = u - anchor
     near = np.minimum(abs(d)[:, None], abs(d)[None, :])
     far = np.maximum(abs(d)[:, None], abs(d)[None, :])
@@ -231,13 +233,13 @@ def solve(law: Law, final, prior: Mapping[str, Any], unit: str) -> Posterior:
     mean = (m + step).reshape(-1, len(m))
     cov = cov.reshape(-1, *cov.shape[-2:])
     weight = np.exp(log_weight - log_weight.max()).ravel()
-    close = np.flatnonzero((weight > NEGLIGIBLE / len(weight)) & (positive_bound(mean, cov) < 1 - NEGLIGIBLE))
+    close = np.flatnonzero((weight > NEGLIGIBLE / len(weight)) & (positive_bound(mean, cov) < CERTAIN))
     weight[close] *= truncated(mean[close], cov[close])[0].sum(axis=1)
     if not weight.sum() > 0:
         raise AnalysisError(
             "no_positive_law",
-            f"no {law.equation} with positive {', '.join(law.coefficients)} describes losses {y.min():.4g} to {y.max():.4g}: does the "
-            "loss fall with FLOPs?",
+            f"no {law.equation} with positive {', '.join(law.coefficients)} describes losses {y.min():.4g} "
+            f"to {y.max():.4g}: does the loss fall with FLOPs?",
         )
     return Posterior(
         law, reference, scale, theta, tau, s, weight / weight.sum(), mean, cov, u, y, X, (values, vectors)

@@ -71,7 +71,8 @@ def coefficient_prior(
 
 
 def exponent_grid(law: Law, prior: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    axes = [np.linspace(*prior[name]["grid"][:2], int(prior[name]["grid"][2])) for name in law.exponents]
+    grids = [prior[name]["grid"] for name in law.exponents]
+    axes = [np.linspace(low, high, int(count)) for low, high, count in grids]
     logs = [
         -0.5 * ((x - prior[n]["mean"]) / prior[n]["sd"]) ** 2
         for n, x in zip(law.exponents, axes, strict=True)
@@ -82,5 +83,6 @@ def exponent_grid(law: Law, prior: Mapping[str, Any]) -> tuple[np.ndarray, np.nd
 
 def noise_grid(entry: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """Log-spaced s and the log density of log s under s^2 ~ scaled-inverse-chi2(nu, scale^2)."""
-    s = np.geomspace(*entry["grid"][:2], int(entry["grid"][2]))
+    low, high, count = entry["grid"]
+    s = np.geomspace(low, high, int(count))
     return s, -entry["nu"] * np.log(s) - 0.5 * entry["nu"] * (entry["scale"] / s) ** 2

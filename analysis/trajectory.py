@@ -4,9 +4,9 @@ y_i(x) = log L_i(x) - log L_i(1) at progress x of run i is linear and Gaussian:
 
     y_i(x) = m(x) + c(x) u_i + r_i(x) + evaluation noise,      u_i = log10(C_i / C of the top rung)
 
-m is vague and free at every progress; c (per decade of compute) and r (per run) are Gaussian processes in log x,
-zero at x = 1 like y itself. The target's curve is a draw of its final loss, from the same mixture that predicts
-it, times exp of a draw of y. So at progress 1 the band is the final law's band.
+m is vague and free at every progress; c (per decade of compute) and r (per run) are Gaussian processes in log
+x, zero at x = 1 like y itself. The target's curve is a draw of its final loss, from the same mixture that
+predicts it, times exp of a draw of y. So at progress 1 the band is the final law's band.
 """
 
 from dataclasses import dataclass
@@ -34,9 +34,10 @@ NEAR = 0.1  # |log x - log x'| up to which an evaluation at x' speaks for x
 
 @dataclass(frozen=True)
 class Curves:
-    """Evaluations on a common grid. x (G,) increasing to 1; y (R, G) = log L(x) - log L(1), NaN where a run has
-    no evaluation near x; u (R,); level_sd (R,): 0 for finished runs, for an unfinished one the relative sd of
-    its predicted final loss, which stands in for the unknown L(1). noise: relative sd of one evaluation."""
+    """Evaluations on a common grid. x (G,) increasing to 1; y (R, G) = log L(x) - log L(1), NaN where a run
+    has no evaluation near x; u (R,); level_sd (R,): 0 for finished runs, for an unfinished one the relative
+    sd of its predicted final loss, which stands in for the unknown L(1). noise: relative sd of one
+    evaluation."""
 
     x: np.ndarray
     y: np.ndarray
@@ -91,8 +92,8 @@ def _on_grid(x: np.ndarray, y: np.ndarray, grid: np.ndarray) -> np.ndarray:
 
 
 def evaluation_noise(x: np.ndarray, y: np.ndarray) -> float:
-    """Relative sd of one evaluation from detrended curves: what is left of each curve after the mean over runs
-    and linear interpolation from both neighbours; robust (MAD), with a floor."""
+    """Relative sd of one evaluation from detrended curves: what is left of each curve after the mean over
+    runs and linear interpolation from both neighbours; robust (MAD), with a floor."""
     runs = len(y)
     if runs < 2 or len(x) < 4:
         return NOISE_FLOOR
@@ -120,7 +121,7 @@ def shape(data: Curves, u: float) -> tuple[np.ndarray, np.ndarray]:
     drift, wiggle = DRIFT**2 * pinned(x, DRIFT_LENGTH), WIGGLE**2 * pinned(x, WIGGLE_LENGTH)
     run, at = np.nonzero(~np.isnan(y))
     pairs = np.ix_(at, at)
-    # the last evaluation's noise is in every y of its run; for an unfinished run, the doubt about its level is
+    # the last evaluation's noise is in every y of its run; for an unfinished run, the doubt about its level
     level = np.where(data.level_sd > 0, data.level_sd, data.noise)[run] ** 2
     K = vague[pairs] + drift[pairs] * np.outer(data.u[run], data.u[run]) + data.noise**2 * np.eye(len(at))
     K += (run[:, None] == run[None, :]) * (wiggle[pairs] + level[:, None])
@@ -149,7 +150,7 @@ def draws(data: Curves | None, final: Mixture, u: float, at: np.ndarray) -> np.n
 
 
 def interpolation(x: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Weights (len(at), len(x)) of linear interpolation in log progress; the first slope carries on below x[0]."""
+    """Weights (len(at), len(x)) of linear interpolation in log progress; below x[0] the slope carries on."""
     right = np.clip(np.searchsorted(x, at), 1, len(x) - 1)
     share = np.log(at / x[right - 1]) / np.log(x[right] / x[right - 1])
     weights = np.zeros((len(at), len(x)))

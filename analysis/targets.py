@@ -1,0 +1,70 @@
+"""The run that is to be forecast: its size, and the points of progress at which it will be evaluated."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.frame import FINISHED, EvalsError, table
+from ladder.accounting import eval_points
+from ladder.spec import RunSpec
+
+
+@dataclass(frozen=True)
+class Target:
+    """flops, steps, tokens: of the whole run (NaN where unknown). points: progress (increasing, ending at 1),
+    step, tokens of its evaluations; None when the target is only a size."""
+
+    run: str
+    flops: float
+    steps: float
+    tokens: float
+    points: pd.DataFrame | None
+
+    def at(self, progress: np.ndarray) -> pd.DataFrame:
+        """Points at other progress: step and tokens in proportion."""
+        return pd.DataFrame(
+            {"progress": progress, "step": progress * self.steps, "tokens": progress * self.tokens}
+        )
+
+
+def read_target(target: Any, unit: str) -> Target:
+    """A ladder.RunSpec, or a table of one run (run, flops and, where known, step, tokens, progress).
+
+    flops, tokens and step are spent so far; one row of progress 1 (or none given) is only a size.
+    Raises EvalsError: mixed_units, one_target, progress_missing, progress_percent, and those of a table.
+    """
+    if isinstance(target, RunSpec):
+        rows = table(eval_points(target), ("run", "flops"))
+        said = {target.evaluation.unit}
+    else:
+        rows = table(target, ("run", "flops"))
+        said = set(rows["unit"].dropna()) if "unit" in rows else set()
+    if said - {unit}:
+        raise EvalsError(
+            "mixed_units", f"the target is measured in {', '.join(sorted(said))}, the rungs in {unit}"
+        )
+    names = sorted(set(rows["run"]))
+    if len(names) > 1:
+        raise EvalsError("one_target", f"the target table has runs {names}: forecast one run at a time")
+    if "progress" not in rows:
+        if len(rows) > 1:
+            raise EvalsError("progress_missing", f"the target has {len(rows)} rows and no progress: add it")
+        rows["progress"] = 1.0
+    rows = rows.sort_values("progress").drop_duplicates("progress").reset_index(drop=True)
+    last = rows.iloc[-1]
+    end = float(last["progress"])
+    if end > 1.001:
+        raise EvalsError("progress_percent", f"the target's progress reaches {end:g}: at most 1 (percent?)")
+    for name in ("step", "tokens"):
+        if name not in rows:
+            rows[name] = np.nan
+    end = 1.0 if end >= FINISHED else end
+    size = [float(last[name]) / end for name in ("flops", "step", "tokens")]
+    whole = Target(names[0], *size, points=None)
+    if len(rows) == 1 and end == 1:
+        return whole
+    rows = rows[rows["progress"] < FINISHED]
+    points = pd.concat([rows[["progress", "step", "tokens"]], whole.at(np.ones(1))], ignore_index=True)
+    return Target(names[0], *size, points=points)
