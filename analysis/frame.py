@@ -21,6 +21,7 @@ NUMBERS = ("flops", "loss", "params_active", "tokens", "step", "progress", "lr",
 COUNTS = ("params_active", "tokens", "step")
 ASK_UNIT_BELOW = 1.3  # nats/token: no public text ladder ends below it, bits/byte and tiny tasks do
 SHALLOW = 5.0  # tokens per active parameter; public fits drop runs below it (still in their first fall)
+RATIO_RISE = 1.25  # of flops / (params_active x tokens) from one rung to a larger one: not by size alone
 UNDECAYED = 0.25  # last lr / peak lr above which a run has not finished its own decay
 
 
@@ -277,16 +278,16 @@ def _rungs(final: pd.DataFrame) -> list[str]:
 
 
 def _check_definitions(final: pd.DataFrame) -> None:
-    """FLOPs per parameter and token fall smoothly with size (attention and head weigh less); a rise means
-    that rows counted differently (embeddings or head in or out) stand in one table."""
-    if not {"params_active", "tokens"} <= set(final.columns) or len(final) < 2:
+    """In a ladder whose tokens grow with its FLOPs, FLOPs per parameter and token fall with size (attention
+    and head weigh less) or stay; a rise means rows counted in two ways (embeddings or head in or out)."""
+    if not {"params_active", "tokens"} <= set(final.columns):
         return
-    use = final.dropna(subset=["params_active", "tokens"]).sort_values(
-        ["params_active", "flops"], kind="stable"
-    )
+    use = final.dropna(subset=["params_active", "tokens"]).sort_values("flops", kind="stable")
+    if len(use) < 2 or (np.diff(use["tokens"]) < 0).any():
+        return
     ratio = (use["flops"] / (use["params_active"] * use["tokens"])).to_numpy()
-    rise = ratio[1:] / np.minimum.accumulate(ratio)[:-1] if len(ratio) > 1 else np.ones(1)
-    if rise.max() > 1.25:
+    rise = ratio[1:] / np.minimum.accumulate(ratio)[:-1]
+    if rise.max() > RATIO_RISE:
         k = int(rise.argmax()) + 1
         raise EvalsError(
             "mixed_definitions",

@@ -34,7 +34,7 @@ def single_node(g, tau, s, **changes):
 
 
 def by_hand(y, E, K, s):
-    """Two runs a decade apart with 10^-g = 1/2, so X = [[1, 1], [1, 1/2]]; target at two decades, h = (1, 1/4).
+    """Two runs a decade apart with 10^-g = 1/2, X = [[1, 1], [1, 1/2]]; target two decades up, h = (1, 1/4).
 
     The posterior precision is [[1/E.sd^2 + 2 p, 1.5 p], [1.5 p, 1/K.sd^2 + 1.25 p]] with p = 1 / (Lbar s)^2.
     """
@@ -77,7 +77,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_predictive_against_brute_force(case):
-    """Where the coefficients' Gaussian is cut at zero, too; .002 of probability is .2 % of the 90 % claimed."""
+    """Where the coefficients' Gaussian is cut at zero, too; .002 of probability is .2 % of 90 % claimed."""
     u, y, target, E, K = CASES[case]
     prior = load_prior(
         {
@@ -94,7 +94,17 @@ def test_predictive_against_brute_force(case):
     s_nodes = [(s, -6 * math.log(s) - 3 * (0.01 / s) ** 2) for s in (0.008, 0.03)]
     k = max(y) / 3
     exact = TWIN["cdf"](
-        u, y, target, thresholds, E, (k * K[0], k * K[1]), g_nodes, (0.006, 0.03), s_nodes, 1.0, ((0, 4), (0, 5))
+        u,
+        y,
+        target,
+        thresholds,
+        E,
+        (k * K[0], k * K[1]),
+        g_nodes,
+        (0.006, 0.03),
+        s_nodes,
+        1.0,
+        ((0, 4), (0, 5)),
     )
     assert np.allclose(exact, (0.02, 0.05, 0.3, 0.5, 0.8, 0.95, 0.98), atol=2e-3)
 
@@ -142,7 +152,10 @@ def test_grids_are_fine_enough():
     data, target = runs((0, 0.6, 1.2, 1.8), (3.1, 2.77, 2.52, 2.33)), at(2.8)
     fine = load_prior({"g": {"grid": [0.02, 0.34, 129]}, "s": {"grid": [0.0008, 0.08, 48]}})
     coarse_band, fine_band = (
-        [solve(COMPUTE, data, prior, "nats/token").predictive(target)[0].quantile(q) for q in (0.05, 0.5, 0.95)]
+        [
+            solve(COMPUTE, data, prior, "nats/token").predictive(target)[0].quantile(q)
+            for q in (0.05, 0.5, 0.95)
+        ]
         for prior in (load_prior(), fine)
     )
     width = fine_band[2] - fine_band[0]

@@ -30,7 +30,7 @@ def cdf(u, y, target, thresholds, E_prior, K_prior, g_nodes, tau_nodes, s_nodes,
     """P(new loss at target <= threshold) for each threshold.
 
     u, y: decades and losses of the runs; E_prior, K_prior: (mean, sd) in loss units; g_nodes: (value,
-    log weight) pairs; s_nodes likewise; tau_nodes: values of equal weight; edges: ((E_lo, E_hi), (K_lo, K_hi)).
+    log weight) pairs; s_nodes likewise; tau_nodes: values of equal weight; edges: of E and of K.
     """
     scale = sum(y) / len(y)
     (E_lo, E_hi), (K_lo, K_hi) = edges
