@@ -21,7 +21,7 @@ STEP_METRICS = (*LOSSES, *NORMS, "router_entropy", "max_over_mean_load", "drop_f
 
 RUN = 3  # evaluations, rows or repeats running that make an observation count
 SILENT, EARLY = 0.01, 0.05  # shares of the run: no level verdict, then only the 99 % band
-DEPARTING = 0.002  # log excess gained over RUN evaluations that is no longer evaluation noise
+DEPARTING = 0.5  # half-widths of the 90 % band, gained over RUN evaluations: more than evaluation noise
 
 
 class Evidence(TypedDict):
@@ -86,12 +86,16 @@ class Bands:
         return by_tokens if math.isfinite(by_tokens) else float(row["step"]) / self.steps
 
     def at(self, progress: float) -> dict[str, float] | None:
-        """Each column at `progress`, linear in log progress; None outside the forecast's range."""
+        """Each column at `progress`, linear in log progress; None outside the forecast's range.
+
+        A point-only forecast has a median and no bands.
+        """
         slack = 1e-6 * self.progress[-1]
         if not self.progress[0] - slack <= progress <= self.progress[-1] + slack:
             return None
         x, grid = math.log(progress), np.log(self.progress)
-        return {name: math.exp(np.interp(x, grid, column)) for name, column in self.columns.items()}
+        values = {name: float(np.exp(np.interp(x, grid, column))) for name, column in self.columns.items()}
+        return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 @dataclass
@@ -120,7 +124,7 @@ class Level:
         excess = math.log(loss / band["median"])
         numbers = {"value": loss, "progress": progress, "percent": 100 * math.expm1(excess), **band}
         reading = evidence("level", "position", metric, "normal", 1, "evals", numbers)
-        if progress < SILENT:
+        if progress < SILENT or "sim_hi99" not in band:
             return [reading]
         above = loss > band["sim_hi99"]
         self.recent = [*self.recent[-RUN:], [loss, excess, float(above)]]
@@ -148,7 +152,8 @@ class Level:
         losses = [before[0], *(entry[0] for entry in last)]
         excess = [before[1], *(entry[1] for entry in last)]
         found = []
-        if increasing(excess) and excess[-1] - excess[0] > DEPARTING:
+        half_width = math.log(numbers["hi90"] / numbers["lo90"]) / 2
+        if increasing(excess) and excess[-1] - excess[0] > DEPARTING * half_width:
             text = f"{where}: above the 99 % band and further away at each of {RUN} evaluations"
             found.append(evidence("level", "departing", metric, "precursor", RUN, "evals", numbers, text))
         if increasing(losses):

@@ -1,5 +1,7 @@
 """Detector 6: where an evaluation lies in the forecast's bands, and what that means at which progress."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -56,7 +58,8 @@ def test_a_constant_offset_is_a_missed_band_and_no_alarm(forecast):
 
 
 def test_moving_away_from_the_forecast_above_the_band_is_a_precursor(forecast):
-    assert states(forecast, [6.5, 6.8, 7.1, 7.4])[-1] == "precursor"
+    assert states(forecast, [6.5, 7.0, 7.5, 8.0])[-1] == "precursor"
+    assert states(forecast, [6.5, 6.7, 6.9, 7.1])[-1] == "watch"  # under half a half-width: evaluation noise
     assert "precursor" not in states(forecast, [-7, -8, -9, -10])  # better than forecast: look, do not stop
 
 
@@ -74,3 +77,18 @@ def test_progress_comes_from_tokens_steps_or_the_row(forecast):
         row = {"step": forecast.steps // 2, "eval_loss": loss, **where}
         numbers = Monitor(forecast).update(row).evidence[0]["numbers"]
         assert numbers["percent"] == pytest.approx(7)
+
+
+def test_a_point_only_forecast_gives_positions_and_no_alarms(forecast):
+    frame = forecast.frame()
+    frame[[c for c in frame if "lo" in c or "hi" in c]] = np.nan
+    point = SimpleNamespace(**vars(forecast), law=forecast.law, frame=lambda levels: frame)
+    monitor = Monitor(point)
+    for progress in (0.3, 0.4, 0.5, 0.6):
+        verdict = evaluate(monitor, progress, 30)
+    assert verdict.state == "normal" and set(verdict.evidence[0]["numbers"]) == {
+        "value",
+        "progress",
+        "percent",
+        "median",
+    }

@@ -1,0 +1,1 @@
+"""What a person sees of a ladder: one self-contained page, and the same figures as files."""
