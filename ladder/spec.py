@@ -89,7 +89,8 @@ def _pairs(value: Any) -> Any:
     if isinstance(value, Mapping):
         value = value.items()
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
-        return tuple(sorted((tuple(pair) if isinstance(pair, list) else pair) for pair in value))
+        pairs = [tuple(pair) if isinstance(pair, list) else pair for pair in value]
+        return tuple(sorted(pairs, key=repr))  # repr: what is no pair is for the validation to name
     return value
 
 
@@ -164,8 +165,8 @@ class OptimizerSpec(Value):
     kind: Literal["adamw"] = "adamw"
     lr: PositiveFloat  # embeddings, gains, ShortConv taps
     matrix_lr: PositiveFloat  # attention, experts, router and output head
-    beta1: Fraction = 0.9
-    beta2: Fraction = 0.95
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
     eps: PositiveFloat = 1e-8
     weight_decay: Annotated[float, Field(ge=0)] = 0.1  # decoupled, times the learning rate; matrices only
     clip_norm: PositiveFloat | None = 1.0  # global gradient norm
@@ -183,7 +184,7 @@ class Source(Value):
     `hf:NAME[:CONFIG[:SPLIT]]` for a Hugging Face dataset, or `builtin:NAME` for the laptop corpus."""
 
     domain: Name
-    uri: str
+    uri: Annotated[str, Field(min_length=1)]
     text_field: str = "text"
 
 
@@ -197,6 +198,9 @@ class Phase(Value):
     def _has_weights(self) -> Self:
         if not self.weights:
             raise ValueError("weights is empty: name at least one domain")
+        domains = [domain for domain, _ in self.weights]
+        if len(set(domains)) < len(domains):
+            raise ValueError(f"weights name a domain twice: {domains}")
         return self
 
 
@@ -293,7 +297,7 @@ class RunSpec(Value):
 
     @property
     def eval_steps(self) -> tuple[int, ...]:
-        """Completed updates at which the run is evaluated: each `evaluation.every` of the steps, and the end."""
+        """Completed updates of an evaluation: each `evaluation.every` of the steps, and the end."""
         count = math.ceil(1 / self.evaluation.every - 1e-9)
         marks = {round(self.steps * self.evaluation.every * k) for k in range(1, count)}
         return tuple(sorted((marks - {0}) | {self.steps}))
