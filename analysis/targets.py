@@ -52,14 +52,14 @@ def read_target(target: Any, unit: str) -> Target:
         if len(rows) > 1:
             raise EvalsError("progress_missing", f"the target has {len(rows)} rows and no progress: add it")
         rows["progress"] = 1.0
+    for name in ("step", "tokens"):
+        if name not in rows:
+            rows[name] = np.nan
     rows = rows.sort_values("progress").drop_duplicates("progress").reset_index(drop=True)
     last = rows.iloc[-1]
     end = float(last["progress"])
     if end > 1.001:
         raise EvalsError("progress_percent", f"the target's progress reaches {end:g}: at most 1 (percent?)")
-    for name in ("step", "tokens"):
-        if name not in rows:
-            rows[name] = np.nan
     end = 1.0 if end >= FINISHED else end
     size = [float(last[name]) / end for name in ("flops", "step", "tokens")]
     whole = Target(names[0], *size, points=None)
