@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 Say = Callable[[str], None]
 
@@ -32,14 +33,21 @@ def locked(path: Path, say: Say) -> Iterator[None]:
 
     The lock goes with the process that holds it, however that one ends; the empty file stays.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(path.name + ".lock").open("w") as file:
+    with _lock_file(path.with_name(path.name + ".lock")) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             say(f"waiting for another process that is preparing {path}")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def _lock_file(path: Path) -> TextIO:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("w")
+    except OSError as error:
+        raise CorpusError(f"cannot write to {path.parent} ({error}): set LADDER_CACHE to a folder") from None
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -3,9 +3,9 @@
 import json
 import os
 import shutil
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from ladder.spec import DataSpec, Source, digest
 
 FORMAT = 1
 SPLITS = ("train", "held_out")
-BATCH = 4096  # documents encoded at a time
+BATCH = 2_000_000  # characters encoded at a time: a tokenizer needs some hundred bytes a token meanwhile
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def build(data: DataSpec, vocab_size: int, where: Path | None = None, say: Say =
     """
     key = {"format": FORMAT, "data": _identity(data), "vocab_size": vocab_size}
     key["state"] = [state(source) for source in data.sources]
-    folder = (where or cache_folder() / "shards") / digest(key)[:16]
+    folder = Path(where or cache_folder() / "shards") / digest(key)[:16]
     with locked(folder, say):
         if folder.exists():
             try:
@@ -165,7 +165,7 @@ def _encode(folder: Path, source: Source, data: DataSpec, tokenizer: Tokenizer, 
     documents = split_documents(source, data.held_out, quiet)
     files = {split: folder / f"{source.domain}.{split}.bin" for split in SPLITS}
     with files["train"].open("wb") as train, files["held_out"].open("wb") as held_out:
-        while batch := list(islice(documents, BATCH)):
+        for batch in _batches(documents):
             for split, file in (("train", train), ("held_out", held_out)):
                 if texts := [text for held, text in batch if held == (split == "held_out")]:
                     tokens = tokenizer.encode(texts)
@@ -184,6 +184,17 @@ def _encode(folder: Path, source: Source, data: DataSpec, tokenizer: Tokenizer, 
     count = {split: f"{part['tokens']:,} {split} tokens" for split, part in parts.items()}
     say(f"encoded {source.domain}: {', '.join(count.values())}")
     return {split: _described(files[split]) | parts[split] for split in SPLITS}
+
+
+def _batches(documents: Iterable[tuple[bool, str]]) -> Iterator[list[tuple[bool, str]]]:
+    batch, size = [], 0
+    for held, text in documents:
+        batch.append((held, text))
+        size += len(text)
+        if size >= BATCH:
+            yield batch
+            batch, size = [], 0
+    yield batch
 
 
 def _described(file: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ Documents without text are skipped and counted, repeated ones are kept once.
 import contextlib
 import hashlib
 import json
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -73,7 +74,9 @@ def state(source: Source) -> list[Any]:
     found = []
     for fs, path in _files(source):
         info = fs.info(path)
-        stamp = next((info[key] for key in ("ETag", "etag", "mtime", "LastModified") if key in info), "")
+        stamp = next(
+            (info[key] for key in ("ETag", "etag", "mtime", "LastModified", "created") if key in info), ""
+        )
         found.append([path, info.get("size"), str(stamp)])
     return found
 
@@ -120,7 +123,7 @@ def _opened(fs: Any, path: str, where: str) -> Iterator[IO[bytes]]:
     try:
         with fs.open(path, "rb", compression="gzip" if path.endswith(".gz") else None) as file:
             yield file
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise CorpusError(f"{where}: cannot be read ({error})") from None
 
 

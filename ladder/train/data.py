@@ -45,8 +45,8 @@ class Batches:
         check_declared(corpus, run.data, run.model.vocab_size)
         self.corpus, self.run = corpus, run
         self._streams = [corpus.train(domain) for domain in corpus.domains]
-        self._windows = [len(stream) // run.model.context for stream in self._streams]
-        for domain, stream, windows in zip(corpus.domains, self._streams, self._windows, strict=True):
+        self._sizes = [len(stream) // run.model.context for stream in self._streams]
+        for domain, stream, windows in zip(corpus.domains, self._streams, self._sizes, strict=True):
             if not windows:
                 raise CorpusError(_too_small(domain, "training", len(stream), run))
         self._stretches = tuple(_stretches(corpus.domains, run))
@@ -54,13 +54,13 @@ class Batches:
     def batch(self, step: int) -> np.ndarray:
         """int32[rows, context]: the tokens of update `step`, 0 <= step < run.steps."""
         context = self.run.model.context
-        domains, windows = self.rows(step)
+        domains, windows = self.windows(step)
         out = np.empty((len(domains), context), dtype=np.int32)
         for row, (domain, window) in enumerate(zip(domains.tolist(), windows.tolist(), strict=True)):
             out[row] = self._streams[domain][window * context : (window + 1) * context]
         return out
 
-    def rows(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+    def windows(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """(domain, window) of each row of a step: int64[rows] each, domains as places in corpus.domains."""
         if not 0 <= step < self.run.steps:
             raise ValueError(f"step={step} is outside the run's 0..{self.run.steps - 1}")
@@ -70,11 +70,11 @@ class Batches:
         domains, count = _interleave(stretch.quotas, start, start + self.run.rows)
         count += stretch.before[domains]
         windows = np.empty_like(count)
-        sizes = np.array(self._windows)[domains]
-        for d, epoch in sorted(set(zip(domains.tolist(), (count // sizes).tolist(), strict=True))):
-            mine = (domains == d) & (count // sizes == epoch)
+        epochs = count // np.array(self._sizes)[domains]
+        for d, epoch in sorted(set(zip(domains.tolist(), epochs.tolist(), strict=True))):
+            mine = (domains == d) & (epochs == epoch)
             key = f"{self.run.seed}/{self.corpus.domains[d]}/{epoch}"
-            windows[mine] = permuted(count[mine] % self._windows[d], self._windows[d], key)
+            windows[mine] = permuted(count[mine] % self._sizes[d], self._sizes[d], key)
         return domains, windows
 
     @cached_property
@@ -82,7 +82,7 @@ class Batches:
         """How often the whole run goes through each domain's training text."""
         last = self._stretches[-1]
         drawn = last.before + last.quotas
-        return {d: float(k / n) for d, k, n in zip(self.corpus.domains, drawn, self._windows, strict=True)}
+        return {d: float(k / n) for d, k, n in zip(self.corpus.domains, drawn, self._sizes, strict=True)}
 
     @property
     def warnings(self) -> tuple[str, ...]:
