@@ -25,6 +25,8 @@ COMPILE_S = 10.0
 
 PROCESS_BYTES = 500_000_000
 
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
 
 @dataclass(frozen=True)
 class PlannedRun:
@@ -53,8 +55,8 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Plan:
-    """`problems` are reasons not to start (the command line refuses with exit code 2), `warnings` are reasons
-    to think. `seconds` is the whole ladder's wall time, placed by resources; None when a run's is not known."""
+    """`problems` are reasons not to start (`ladder run` refuses with exit code 2), `warnings` are reasons to
+    think. `seconds` is the whole ladder's wall time, placed by resources; None when a run's is not known."""
 
     name: str
     runs: tuple[PlannedRun, ...]
@@ -188,8 +190,7 @@ print(np.median(rates))
 def machine_memory() -> int:
     """Bytes this process may use: the machine's, or its control group's where that is less."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limit = Path("/sys/fs/cgroup/memory.max")
-    text = limit.read_text().strip() if limit.is_file() else "max"
+    text = CGROUP_LIMIT.read_text().strip() if CGROUP_LIMIT.is_file() else "max"
     return physical if text == "max" else min(physical, int(text))
 
 
@@ -198,23 +199,23 @@ def _warnings(runs: tuple[PlannedRun, ...]) -> Iterator[str]:
     low, high = min(ratios, key=ratios.__getitem__), max(ratios, key=ratios.__getitem__)
     if ratios[high] / ratios[low] >= 1.1:
         yield (
-            f"tokens per active parameter range from {ratios[low]:.3g} ({low}) to {ratios[high]:.3g} ({high}): "
+            f"tokens per active parameter go from {ratios[low]:.3g} ({low}) to {ratios[high]:.3g} ({high}): "
             "a law in compute alone assumes that they are equal"
         )
     rungs = [run for run in runs if run.role == "rung"]
     bottom, top = min(run.flops for run in rungs), max(run.flops for run in rungs)
     if top < 10 * bottom:
         yield (
-            f"the rungs span {top / bottom:.2g}x in FLOPs: below 10x they say little about the exponent of the "
-            "law, and the band will be wide"
+            f"the rungs span {top / bottom:.2g}x in FLOPs: below 10x they say little about the exponent "
+            "of the law, and the band will be wide"
         )
     for target in runs[len(rungs) :]:
         if target.flops < top:
             yield f"the target has {_flops(target.flops)} FLOPs, less than the top rung's {_flops(top)}"
         elif target.flops > 500 * top:
             yield (
-                f"the target is {target.flops / top:.3g}x the top rung in FLOPs: beyond 500x no public ladder "
-                "shows what a forecast is worth"
+                f"the target is {target.flops / top:.3g}x the top rung in FLOPs: beyond 500x no public "
+                "ladder shows what a forecast is worth"
             )
 
 
@@ -223,7 +224,7 @@ def _problems(asked: list[tuple[PlannedRun, Resources]], peak: int, cpus: int, m
         if not is_local(resources):
             continue
         if resources.cpus > cpus:
-            yield f"{run.run} asks for {resources.cpus} CPUs, this machine has {cpus}: lower Resources(cpus=...)"
+            yield f"{run.run} asks for {resources.cpus} CPUs, this machine has {cpus}: lower its Resources"
         if run.memory_bytes > memory:
             yield (
                 f"{run.run} needs about {_bytes(run.memory_bytes)}, this machine has {_bytes(memory)}: use a "

@@ -1,4 +1,4 @@
-"""A mirror of a run's rows on Weights & Biases. The store is the record; nothing here may disturb training."""
+"""A mirror of a run's rows on Weights & Biases. The store is the record; this may never disturb training."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
@@ -34,7 +34,8 @@ class Mirror:
                 self._run = _start(how, ladder, run, config, folder)
                 return
             except Exception as error:  # whatever a tracker raises stays here
-                self._say(f"wandb {how} did not start: {_line(error)}")
+                instead = "; offline instead" if how == "online" else ""
+                self._say(f"wandb {how} did not start: {_line(error)}{instead}")
 
     def rows(self, rows: Iterable[dict]) -> None:
         """Mirror rows, in order. Costs about 0.35 ms a row."""
