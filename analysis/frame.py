@@ -65,7 +65,11 @@ class Evals:
 
 def table(data: Any, need: Iterable[str]) -> pd.DataFrame:
     """`data` (frame, mapping of columns, or rows) as a frame of known columns, numbers as finite float64."""
-    frame = pd.DataFrame(data).reset_index(drop=True)
+    try:
+        frame = pd.DataFrame(data).reset_index(drop=True)
+    except (ValueError, TypeError) as error:
+        text = f"{type(data).__name__} is no table ({error}): give a frame, columns or a list of rows"
+        raise EvalsError("not_a_table", text) from None
     missing = [name for name in need if name not in frame.columns]
     if missing:
         raise EvalsError(
@@ -134,8 +138,8 @@ def read_evals(data: Any, unit: str | None = None) -> Evals:
     """Check a table of evaluations.
 
     data: a frame, a mapping of columns or a list of rows; unit: overrides a missing `unit` column.
-    Raises EvalsError; `.code` is one of missing_column, empty, run_missing, not_a_number, not_finite,
-    not_positive, unknown_unit, mixed_units, unit_needed, mixed_definitions, duplicate_rows,
+    Raises EvalsError; `.code` is one of not_a_table, missing_column, empty, run_missing, not_a_number,
+    not_finite, not_positive, unknown_unit, mixed_units, unit_needed, mixed_definitions, duplicate_rows,
     progress_percent, progress_missing, not_increasing, mixed_rung.
     """
     rows = table(data, ("run", "flops", "loss"))

@@ -20,34 +20,32 @@ def load_prior(changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
     prior = json.loads(files("analysis").joinpath("priors.json").read_text("utf-8"))
     if not changes:
         return prior
-    prior["version"] = str(
-        changes.get("version", f"{prior['version']}, changed: {', '.join(sorted(changes))}")
-    )
-    for name, change in changes.items():
-        if name == "version":
-            continue
+    if not isinstance(changes, Mapping):
+        raise _bad(f"is {changes!r:.60}: give changes by entry, such as {{'E': {{'mean': 1.5, 'sd': 0.25}}}}")
+    named = {name: change for name, change in changes.items() if name != "version"}
+    prior["version"] = str(changes.get("version", f"{prior['version']}, changed: {', '.join(sorted(named))}"))
+    for name, change in named.items():
         if name not in prior:
-            raise AnalysisError("bad_prior", f"prior has no entry {name!r}; it has {', '.join(prior)}")
-        if name == "E" and not set(change) <= set(prior["E"]):  # one floor, whatever the unit
-            prior["E"] = {
-                unit: {"scale": 1, "source": "given by the caller", **change} for unit in prior["E"]
-            }
-        elif name == "E":
-            prior["E"] |= {unit: prior["E"][unit] | dict(entry) for unit, entry in change.items()}
+            raise _bad(f"has no entry {name!r}; it has {', '.join(prior)}")
+        if not isinstance(change, Mapping):
+            raise _bad(f"{name} is {change!r:.60}: give its fields, such as {prior[name]}")
+        if name != "E":
+            prior[name] |= change
+        elif {"mean", "sd"} <= set(change):  # one floor, whatever the unit
+            prior[name] = dict.fromkeys(prior[name], {"scale": 1, "source": "given by the caller", **change})
+        elif set(change) <= set(prior[name]):
+            prior[name] |= {unit: prior[name][unit] | dict(entry) for unit, entry in change.items()}
         else:
-            prior[name] = prior[name] | dict(change)
-    for name, entry in _entries(prior):
-        if not all(np.isfinite(entry[k]) for k in ("mean", "sd")) or entry["sd"] <= 0:
-            raise AnalysisError(
-                "bad_prior",
-                f"prior {name}: mean {entry['mean']}, sd {entry['sd']}: finite, and sd above zero",
-            )
+            raise _bad(f"E needs mean and sd, or changes by unit: {', '.join(prior[name])}")
+    plain = [(name, entry) for name, entry in prior.items() if name != "version" and "mean" in entry]
+    for name, entry in plain + [(f"E ({unit})", entry) for unit, entry in prior["E"].items()]:
+        if not np.isfinite([entry["mean"], entry["sd"]]).all() or entry["sd"] <= 0:
+            raise _bad(f"{name}: mean {entry['mean']}, sd {entry['sd']}: both finite, and sd above zero")
     return prior
 
 
-def _entries(prior: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    plain = [(k, v) for k, v in prior.items() if isinstance(v, Mapping) and "mean" in v]
-    return plain + [(f"E ({unit})", entry) for unit, entry in prior["E"].items()]
+def _bad(text: str) -> AnalysisError:
+    return AnalysisError("bad_prior", f"prior {text}")
 
 
 def widened(prior: Mapping[str, Any], factor: float = 2.0) -> dict[str, Any]:

@@ -4,9 +4,10 @@ y_i(x) = log L_i(x) - log L_i(1) at progress x of run i is linear and Gaussian:
 
     y_i(x) = m(x) + c(x) u_i + r_i(x) + evaluation noise,      u_i = log10(C_i / C of the top rung)
 
-m is vague and free at every progress; c (per decade of compute) and r (per run) are Gaussian processes in log
-x, zero at x = 1 like y itself. The target's curve is a draw of its final loss, from the same mixture that
-predicts it, times exp of a draw of y. So at progress 1 the band is the final law's band.
+m is vague and free at every progress; c (per decade of compute) and r (per run) are Gaussian processes in
+log x, zero at x = 1 like y itself, of a size known up to a factor that the curves decide. The target's curve
+is a draw of its final loss, from the same mixture that predicts it, times exp of a draw of y. So at progress
+1 the band is the final law's band.
 """
 
 from dataclasses import dataclass
@@ -22,12 +23,11 @@ from analysis.posterior import Mixture
 DRAWS = 4000
 SEED = 20261201
 VAGUE = 1.0  # sd of m: a factor e in loss
-DRIFT = (
-    0.015  # sd of c: relative loss per decade of compute (the four public Marin rungs drift by up to .012)
-)
+DRIFT = 0.015  # sd of c: relative loss a decade of compute (the public Marin rungs drift by up to .012)
 DRIFT_LENGTH = 1.5  # of c, in log x
 WIGGLE = 0.006  # sd of r, relative loss
 WIGGLE_LENGTH = 0.5  # of r, in log x
+SCALES = (1.0, 2.0, 4.0, 8.0)  # factors on c and r of equal prior weight: tiny ladders are rougher
 NOISE_FLOOR = 0.001  # relative loss of one evaluation
 NEAR = 0.1  # |log x - log x'| up to which an evaluation at x' speaks for x
 
@@ -113,22 +113,34 @@ def pinned(x: np.ndarray, length: float) -> np.ndarray:
     return np.exp(-0.5 * ((logs[:, None] - logs[None, :]) / length) ** 2) - np.outer(toward, toward)
 
 
-def shape(data: Curves, u: float) -> tuple[np.ndarray, np.ndarray]:
-    """Mean (G - 1,) and covariance (G - 1, G - 1) of y(x) for a new run at u given the curves, for x < 1 and
-    without the noise of its own evaluations."""
+@dataclass(frozen=True)
+class Shape:
+    """y(x) of a new run for x < 1, without the noise of its own evaluations: mean (G - 1,), cov (G - 1, G -
+    1), and the log evidence of the curves under this scale of drift and wiggle."""
+
+    mean: np.ndarray
+    cov: np.ndarray
+    evidence: float
+
+
+def shape(data: Curves, u: float, scale: float = 1.0) -> Shape:
+    """Condition on the curves for a new run at u, with drift and wiggle `scale` times as large."""
     x, y = data.x[:-1], data.y[:, :-1]
     vague = VAGUE**2 * np.eye(len(x))
-    drift, wiggle = DRIFT**2 * pinned(x, DRIFT_LENGTH), WIGGLE**2 * pinned(x, WIGGLE_LENGTH)
+    drift = (scale * DRIFT) ** 2 * pinned(x, DRIFT_LENGTH)
+    wiggle = (scale * WIGGLE) ** 2 * pinned(x, WIGGLE_LENGTH)
     run, at = np.nonzero(~np.isnan(y))
-    pairs = np.ix_(at, at)
+    pairs, seen = np.ix_(at, at), y[run, at]
     # the last evaluation's noise is in every y of its run; for an unfinished run, the doubt about its level
     level = np.where(data.level_sd > 0, data.level_sd, data.noise)[run] ** 2
     K = vague[pairs] + drift[pairs] * np.outer(data.u[run], data.u[run]) + data.noise**2 * np.eye(len(at))
     K += (run[:, None] == run[None, :]) * (wiggle[pairs] + level[:, None])
     cross = vague[:, at] + drift[:, at] * (u * data.u[run])
-    gain = cho_solve(cho_factor(K), cross.T).T
+    factor = cho_factor(K)
+    gain = cho_solve(factor, cross.T).T
     cov = vague + u**2 * drift + wiggle - gain @ cross.T
-    return gain @ y[run, at], (cov + cov.T) / 2
+    evidence = -0.5 * seen @ cho_solve(factor, seen) - np.log(np.diag(factor[0])).sum()
+    return Shape(gain @ seen, (cov + cov.T) / 2, float(evidence))
 
 
 def draws(data: Curves | None, final: Mixture, u: float, at: np.ndarray) -> np.ndarray:
@@ -141,9 +153,16 @@ def draws(data: Curves | None, final: Mixture, u: float, at: np.ndarray) -> np.n
     finals = rng.permutation(final.spread(DRAWS))[:, None]
     if data is None:
         return finals
-    mean, cov = shape(data, u)
-    root = np.linalg.cholesky(cov + 1e-10 * np.eye(len(mean)))  # relative loss of 1e-5, below any band
-    y = np.column_stack([mean + rng.standard_normal((DRAWS, len(mean))) @ root.T, np.zeros(DRAWS)])
+    found = [shape(data, u, scale) for scale in SCALES]
+    weight = np.exp([f.evidence - max(f.evidence for f in found) for f in found])
+    ends = np.rint(DRAWS * np.cumsum(weight) / weight.sum()).astype(int)
+    parts = []
+    for each, count in zip(found, np.diff(ends, prepend=0), strict=True):
+        root = np.linalg.cholesky(
+            each.cov + 1e-10 * np.eye(len(each.mean))
+        )  # 1e-5 of the loss: below any band
+        parts.append(each.mean + rng.standard_normal((count, len(each.mean))) @ root.T)
+    y = np.column_stack([np.concatenate(parts), np.zeros(DRAWS)])
     y = y @ interpolation(data.x, at).T
     y[:, :-1] += data.noise * rng.standard_normal((DRAWS, len(at) - 1))
     return finals * np.exp(y)

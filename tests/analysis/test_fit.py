@@ -210,7 +210,15 @@ def test_a_users_prior_is_used_and_recorded(finals):
 
 
 @pytest.mark.parametrize(
-    "change", [{"F": {"mean": 1}}, {"g": {"sd": 0.0}}, {"E": {"mean": float("nan"), "sd": 1}}]
+    "change",
+    [
+        "P0",
+        {"E": 1.5},
+        {"E": {"sd": 0.6}},
+        {"F": {"mean": 1}},
+        {"g": {"sd": 0.0}},
+        {"E": {"mean": float("nan"), "sd": 1}},
+    ],
 )
 def test_a_prior_that_cannot_be_is_refused(change):
     with pytest.raises(AnalysisError) as error:

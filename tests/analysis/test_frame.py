@@ -18,6 +18,7 @@ def change(rows, name, value, where=None):
 
 
 BAD = {
+    "not_a_table": (lambda r: "evals.csv", "list of rows"),
     "missing_column": (lambda r: r.drop(columns="flops"), "flops"),
     "empty": (lambda r: r.iloc[:0], "no rows"),
     "run_missing": (lambda r: change(r, "run", None, 2), "row 2"),

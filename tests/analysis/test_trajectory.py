@@ -8,6 +8,9 @@ from analysis import fit, forecast
 from analysis.posterior import Mixture
 from analysis.trajectory import (
     NOISE_FLOOR,
+    SCALES,
+    WIGGLE,
+    WIGGLE_LENGTH,
     Curves,
     band,
     curves,
@@ -24,10 +27,10 @@ X = np.geomspace(0.05, 1, 12)
 def test_rungs_with_one_shape_predict_that_shape(ladder_rows):
     """Every rung has L(x) = L(1) x^-.08, and so has the median forecast; the band stays narrow."""
     fitted = fit(ladder_rows())
-    mean, cov = shape(curves(fitted), 1.0)
+    found = shape(curves(fitted), 1.0)
     x = curves(fitted).x[:-1]
-    assert np.allclose(mean, -0.08 * np.log(x), atol=1e-4)
-    assert np.sqrt(np.diag(cov)).max() < 0.03
+    assert np.allclose(found.mean, -0.08 * np.log(x), atol=1e-4)
+    assert np.sqrt(np.diag(found.cov)).max() < 0.03
 
 
 def test_a_drift_of_the_shape_with_compute_is_carried_on(rng):
@@ -36,15 +39,31 @@ def test_a_drift_of_the_shape_with_compute_is_carried_on(rng):
     base = -0.1 * np.log(X)
     y = base[None] * (1 - 0.1 * u[:, None]) + 0.0005 * rng.standard_normal((4, len(X)))
     y[:, -1] = 0
-    mean, _ = shape(Curves(X, y, u, np.zeros(4), 0.001), 1.0)
+    mean = shape(Curves(X, y, u, np.zeros(4), 0.001), 1.0).mean
     early = mean[:4] / base[:4]
     assert np.all((early < 0.97) & (early > 0.87))
+
+
+def test_rough_rungs_widen_the_band(rng):
+    """Runs that wander by four times the usual size: the evidence finds the scale, the band follows."""
+    u, final = np.array([-1.5, -1.0, -0.5, 0.0]), Mixture(np.ones(1), np.array([2.0]), np.array([0.01]))
+    root = np.linalg.cholesky(pinned(X[:-1], WIGGLE_LENGTH) + 1e-9 * np.eye(len(X) - 1))
+    spread = {}
+    for times in (1, 4):
+        wander = times * WIGGLE * rng.standard_normal((4, len(X) - 1)) @ root.T
+        data = Curves(
+            X, np.column_stack([-0.1 * np.log(X[:-1]) + wander, np.zeros(4)]), u, np.zeros(4), 0.001
+        )
+        evidence = [shape(data, 1.0, scale).evidence for scale in SCALES]
+        assert SCALES[int(np.argmax(evidence))] == times
+        spread[times] = draws(data, final, 1.0, X)[:, 5].std()
+    assert spread[4] > 2 * spread[1]
 
 
 def test_uncertainty_grows_away_from_the_rungs_and_vanishes_at_the_end():
     u = np.array([-1.5, -1.0, -0.5, 0.0])
     data = Curves(X, np.tile(-0.1 * np.log(X), (4, 1)), u, np.zeros(4), 0.001)
-    sds = [np.sqrt(np.diag(shape(data, at)[1])) for at in (0.0, 1.0, 3.0)]
+    sds = [np.sqrt(np.diag(shape(data, at).cov)) for at in (0.0, 1.0, 3.0)]
     assert np.all(sds[0] < sds[1]) and np.all(sds[1] < sds[2])
     assert np.all(sds[1][-1] < sds[1][:-2])
     assert np.allclose(pinned(np.array([0.2, 1.0]), 0.5)[1], 0)
@@ -52,13 +71,13 @@ def test_uncertainty_grows_away_from_the_rungs_and_vanishes_at_the_end():
 
 def test_gaussian_conditioning_on_a_case_by_hand():
     """One grid point before the end, one run at u = 0 and no drift to speak of: the posterior mean shrinks
-    the observation by vague / (vague + wiggle + 2 noise), with vague sd 1 and the noise of both evaluations."""
+    the observation by vague / (vague + wiggle + 2 noise): vague sd 1, noise of both evaluations."""
     x = np.array([0.1, 1.0])
     wiggle = 0.006**2 * (1 - np.exp(-((np.log(0.1) / 0.5) ** 2)))
-    mean, cov = shape(Curves(x, np.array([[0.2, 0.0]]), np.zeros(1), np.zeros(1), 0.01), 0.0)
+    found = shape(Curves(x, np.array([[0.2, 0.0]]), np.zeros(1), np.zeros(1), 0.01), 0.0)
     spread = wiggle + 2 * 0.01**2
-    assert mean[0] == pytest.approx(0.2 / (1 + spread), rel=1e-9)
-    assert cov[0, 0] == pytest.approx(1 + wiggle - 1 / (1 + spread), rel=1e-6)
+    assert found.mean[0] == pytest.approx(0.2 / (1 + spread), rel=1e-9)
+    assert found.cov[0, 0] == pytest.approx(1 + wiggle - 1 / (1 + spread), rel=1e-6)
 
 
 def test_evaluation_noise_is_found_and_has_a_floor(rng):
@@ -119,7 +138,7 @@ def test_unfinished_rungs_add_their_rows(ladder_rows):
     assert data.level_sd[:3].tolist() == [0, 0, 0] and 0.002 < data.level_sd[3] < 0.05
     assert np.isnan(data.y[3, -1]) and np.isfinite(data.y[3, :-1]).all()
     without = curves(fit(rows[rows["run"] != "r3"]))
-    assert np.all(np.diag(shape(data, 1.0)[1]) < np.diag(shape(without, 1.0)[1]))
+    assert np.all(np.diag(shape(data, 1.0).cov) < np.diag(shape(without, 1.0).cov))
 
 
 def test_held_out_curve_lies_in_its_band(ladder_rows, rng):
