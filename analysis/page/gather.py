@@ -5,7 +5,10 @@ A part that is not there yet is None or an empty list, and `missing` says in wor
 
 import json
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
@@ -30,6 +33,18 @@ DYNAMICS = {  # row key -> what it is; a metric that no run carries is left out
 BANDS = ("median", *(f"{side}{level}" for level in (50, 90, 99) for side in ("lo", "hi", "sim_lo", "sim_hi")))
 
 
+@dataclass(frozen=True)
+class Snapshot(RunRecord):
+    """A run whose rows are read once, so that everything on the page is of one moment."""
+
+    @cached_property
+    def _rows(self) -> list[dict[str, Any]]:
+        return super().rows()
+
+    def rows(self) -> list[dict[str, Any]]:
+        return self._rows
+
+
 def gather(store: Store) -> dict[str, Any]:
     """The page's data.
 
@@ -49,7 +64,7 @@ def gather(store: Store) -> dict[str, Any]:
         "version": ladder.__version__,
     }
     data["forecast"], problem = _forecast(store)
-    records = store.runs()
+    records = [Snapshot(r.files, r.id, r.rung, r.spec) for r in store.runs()]
     data["runs"] = [_run(record, record.id == target_id) for record in records]
     data["target"] = _target(data["forecast"], next((r for r in data["runs"] if r["role"] == "target"), None))
     data["dynamics"] = _dynamics(records, data["runs"])
@@ -88,6 +103,9 @@ def _forecast(store: Store) -> tuple[dict[str, Any] | None, str]:
         "lo90": _number(last["lo90"]),
         "hi90": _number(last["hi90"]),
         "half_width_percent": _number(50 * (last["hi90"] - last["lo90"]) / last["median"]),
+        "E": frozen.payload["law"]["E"],
+        "exponents": frozen.payload["law"]["exponents"],
+        "noise": frozen.payload["law"]["noise"],
         "shares": frozen.payload["law"]["shares"],
         "summary": frozen.summary(),
         "warnings": [{"code": n.code, "severity": n.severity, "text": n.text} for n in frozen.warnings],
@@ -154,7 +172,7 @@ def _target(forecast: dict[str, Any] | None, run: dict[str, Any] | None) -> dict
     }
 
 
-def _dynamics(records: list[RunRecord], runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _dynamics(records: Sequence[RunRecord], runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A panel a metric that any run carries: per run x (progress), low, middle, high."""
     tables = [pd.DataFrame(record.rows()) for record in records]
     panels = []
@@ -170,7 +188,7 @@ def _dynamics(records: list[RunRecord], runs: list[dict[str, Any]]) -> list[dict
 
 
 def _events(record: RunRecord, is_target: bool) -> list[dict[str, Any]]:
-    """What happened to a run; for the target also the changes that its spec declares and that it has reached."""
+    """What happened to a run; for the target also the changes that its spec declares, once reached."""
     rows = record.rows()
     last = rows[-1]["step"] if rows else -1
     declared = [

@@ -35,14 +35,15 @@ def report(store: Store, out: str | Path | None = None) -> str:
 def render(data: dict[str, Any]) -> str:
     """The page of gathered data.
 
-    Every name in the data reaches the document as text (textContent), and the policy runs only the script that
-    stands here by its hash and lets nothing be fetched: markup in a name stays inert twice over.
+    Every name in the data reaches the document as text, never as markup; and the policy runs only our script,
+    by its hash, and lets nothing be fetched. So markup in a name stays inert twice over.
     """
     script = "\n".join(_asset(name) for name in SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     headline = data["headline"]
+    allowed = f"script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:"
     parts = {
-        "policy": f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:",
+        "policy": f"default-src 'none'; {allowed}",
         "title": html.escape(f"{data['ladder']['name']}: {headline['title']}"),
         "style": "\n".join(_asset(name) for name in STYLES),
         "summary": html.escape(f"{headline['title']} {headline['detail']}"),

@@ -1,31 +1,33 @@
 """Long series made short without losing their extremes."""
 
+from typing import Any
+
 import numpy as np
-from numpy.typing import ArrayLike
 
-BUCKETS = 160  # about three pixels each at the widths that a page has
+BUCKETS = 100  # of a whole run: about three pixels each at the widths that a page has
 
 
-def decimate(x: ArrayLike, y: ArrayLike, buckets: int = BUCKETS) -> dict[str, list[float]]:
-    """x, low, middle and high of each of at most `buckets` runs of rows: the series' own extremes survive.
+def decimate(progress: Any, values: Any, buckets: int = BUCKETS) -> dict[str, list[float]]:
+    """x, low, middle and high of each hundredth of a run that has rows: the series' own extremes survive.
 
-    x, y: equal lengths, x increasing; rows without a finite y are left out. Returned x is the last of each
-    bucket, so that the newest value is never hidden; middle is the median.
+    progress: increasing, in (0, 1]; values: as many; rows without a finite value are left out. x is the
+    last progress of each bucket, so that the newest value is never hidden; middle is the median. Equal shares
+    of progress, not equal numbers of rows: a run half-way is smoothed like a finished one.
     """
-    where, values = np.asarray(x, float), np.asarray(y, float)
-    seen = np.isfinite(values)
-    where, values = where[seen], values[seen]
-    if not len(values):
+    x, y = np.asarray(progress, float), np.asarray(values, float)
+    x, y = x[np.isfinite(y)], y[np.isfinite(y)]
+    if not len(y):
         return {"x": [], "low": [], "middle": [], "high": []}
-    parts = np.array_split(np.arange(len(values)), min(buckets, len(values)))
+    bucket = np.minimum(np.ceil(x * buckets - 1e-9), buckets)
+    parts = np.split(np.arange(len(y)), np.flatnonzero(np.diff(bucket)) + 1)
     return {
-        "x": [_short(where[part[-1]]) for part in parts],
-        "low": [_short(values[part].min()) for part in parts],
-        "middle": [_short(float(np.median(values[part]))) for part in parts],
-        "high": [_short(values[part].max()) for part in parts],
+        "x": [_short(x[part[-1]]) for part in parts],
+        "low": [_short(y[part].min()) for part in parts],
+        "middle": [_short(np.median(y[part])) for part in parts],
+        "high": [_short(y[part].max()) for part in parts],
     }
 
 
-def _short(value: np.floating | float) -> float:
-    """Five digits are more than a pixel."""
+def _short(value: Any) -> float:
+    """Five digits are finer than a pixel."""
     return float(f"{value:.5g}")

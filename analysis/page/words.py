@@ -22,7 +22,7 @@ def headline(data: dict[str, Any]) -> dict[str, Any]:
         tone = TONES[state]
     if tone == "alarm" and data["target"] and not data["target"]["finished"]:
         run = next(run for run in data["runs"] if run["role"] == "target")
-        title = f"{run['run']} is in state {state} at step {run['step']:,}."
+        title = f"{str(state).capitalize()}: {run['run']} at step {run['step']:,}."
     return {"title": title, "detail": detail, "tone": tone, "state": state}
 
 
@@ -30,7 +30,7 @@ def _verdict(data: dict[str, Any]) -> tuple[str, str, str]:
     target, unit = data["target"], data["unit"]
     run, side = target["run"], "above" if target["percent"] > 0 else "below"
     distance = f"{abs(target['percent']):.2f} % {side} the forecast"
-    where = "" if target["finished"] else f"at {target['progress']:.0%} "
+    where = "" if target["finished"] else f"at {100 * target['progress']:.0f} % "
     if target["inside"] is None:
         title = f"{run} {'ended' if target['finished'] else 'is'} {where}{distance}, which has no band."
         tone = "waiting"

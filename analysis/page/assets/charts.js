@@ -22,7 +22,7 @@ const show = {
   percent: (v, digits = 2) => `${show.signed(v, digits)} %`,
   share: (v) => `${(100 * v).toFixed(v < 0.0995 ? 1 : 0)} %`,
   power: (v) => v.toExponential(2).replace("e+", "e"),
-  tick: (v) => v.toExponential(0).replace("e+", "e"),
+  tick: (v) => v.toExponential(1).replace(".0e", "e").replace("e+", "e"),
   whole: (v) => v.toLocaleString("en-US"),
   // three significant digits with a letter: 59.9k, 3.00M, 1.60B
   count: (v) => {
@@ -31,6 +31,8 @@ const show = {
     }
     return String(v);
   },
+  // a loss on an axis: as many digits as its range needs
+  axisLoss: (range) => (v) => v.toFixed(range[1] - range[0] < 0.08 ? 3 : 2),
   short: (v) => (Math.abs(v) >= 1000 ? show.count(v) : String(Number(v.toPrecision(3)))),
   axisCount: (v) => {
     for (const [size, letter] of [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "k"]]) {
@@ -96,10 +98,9 @@ function label(u, text, x, y, color, dx, dy, align = "center") {
   ctx.restore();
 }
 
-// Vertical marks: what happened, at which x.
+// Vertical marks: what happened, at which x. Where two meet, the first of `events` keeps its label.
 function marks(u, events, color) {
-  const { ctx, bbox } = u;
-  let free = -Infinity;
+  const { ctx, bbox } = u, taken = [];
   ctx.save();
   ctx.font = `${11 * px()}px system-ui, sans-serif`;
   for (const event of events) {
@@ -112,10 +113,10 @@ function marks(u, events, color) {
     const text = event.text.slice(0, 24), width = ctx.measureText(text).width + 6 * px();
     const right = left + width < bbox.left + bbox.width;
     const start = right ? left : left - width;
-    if (start > free) {
+    if (taken.every(([from, to]) => start + width < from || start > to)) {
       ctx.textAlign = right ? "left" : "right";
       ctx.fillText(text, left + (right ? 4 : -4) * px(), bbox.top + 11 * px());
-      free = start + width;
+      taken.push([start, start + width]);
     }
   }
   ctx.restore();
@@ -140,7 +141,7 @@ function chart(holder, readout, spec) {
     axes: [axis({ space: 60, size: 30, ...spec.x }), axis({ space: 34, size: 52, ...spec.y })],
     series: [{}, ...spec.series.map((s) => ({ points: { show: false }, spanGaps: true, width: 0, ...s }))],
     bands: spec.bands || [],
-    padding: [8, 20, 0, 0],
+    padding: [8, 20, 0, 0], pxAlign: 0,
     hooks: {
       draw: [(u) => {
         u.ctx.save();
@@ -188,7 +189,7 @@ function padded(values, share = 0.06) {
 
 // Ticks of a log10 axis that is drawn on a linear scale: 1-2-5 where there is room, else decades.
 function decades(u, axis, low, high) {
-  const steps = high - low < 2.2 ? [1, 2, 5] : [1];
+  const steps = high - low < 0.8 ? [1, 1.5, 2, 3, 4, 5, 7] : high - low < 2.2 ? [1, 2, 5] : [1];
   const ticks = [];
   for (let e = Math.floor(low); e <= Math.ceil(high); e++) {
     for (const m of steps) {

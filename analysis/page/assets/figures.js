@@ -7,6 +7,9 @@ const KEYS = {
   line: (c) => [h("line", { x1: 1, x2: 21, y1: 6, y2: 6, stroke: c, "stroke-width": 2 })],
   dash: (c) => [h("line", { x1: 1, x2: 21, y1: 6, y2: 6, stroke: c, "stroke-width": 1.4, "stroke-dasharray": "4 3" })],
   box: (c) => [h("rect", { x: 1, y: 0, width: 20, height: 12, rx: 2, fill: c })],
+  // bands lie on each other in the plot, so they do in its key
+  band50: () => ["99", "90", "50"].flatMap((level) => KEYS.box(`var(--band${level})`)),
+  band90: () => ["99", "90"].flatMap((level) => KEYS.box(`var(--band${level})`)),
   dots: (c) => [h("line", { x1: 1, x2: 21, y1: 6, y2: 6, stroke: c, "stroke-width": 1.6 }), h("circle", { cx: 11, cy: 6, r: 3.4, fill: c })],
 };
 
@@ -24,6 +27,8 @@ function figure(title, axis, size, keys, make) {
   card.draw = () => make(plot, readout);
   return card;
 }
+
+const brief = (name) => (name.length > 12 ? `${name.slice(0, 11)}\u2026` : name);
 
 function absent(title, size, text) {
   return h(`figure.card${size ? `.${size}` : ""}`, {}, h("header", {}, h("h2", {}, title)), h("div.empty", {}, text));
@@ -54,7 +59,7 @@ function scaling(data) {
       series: [{ stroke: t.accent, width: 2 }, { stroke: "transparent" }, { stroke: "transparent" }, { stroke: "transparent" }],
       bands: [{ series: [3, 2], fill: t.band90 }],
       x: { range: padded([...data_[0]], 0.07), ticks: (v) => show.tick(10 ** v), splits: decades },
-      y: { range: padded(losses, 0.1), ticks: (v) => v.toFixed(2) },
+      y: { range: padded(losses, 0.1), ticks: show.axisLoss(padded(losses, 0.1)) },
       caption: f ? `${f.equation}, grade ${f.grade}, ${f.condition}.` : "Final losses of the finished rung runs.",
       describe: `Scaling plot: ${done.length} finished rung runs${f ? ", the fitted law with its 90 % band" : ""}${landed ? " and the target" : ""}.`,
       readout: (k) => {
@@ -66,18 +71,17 @@ function scaling(data) {
       },
       draw: (u) => {
         let free = -Infinity;
-        for (const run of done) {
-          glyph(u, "ring", Math.log10(run.flops), run.loss, t.rung, 4);
+        for (const run of done) glyph(u, "ring", Math.log10(run.flops), run.loss, t.rung, 4);
+        for (const run of done.filter((one) => one.role === "rung")) {
           const left = u.valToPos(Math.log10(run.flops), "x");
-          if (run.role === "rung" && left > free) {
-            label(u, run.rung, Math.log10(run.flops), run.loss, t.muted, 0, -11);
-            free = left + 44;
-          }
+          const highest = Math.max(...done.filter((one) => one.rung === run.rung).map((one) => one.loss));
+          if (left > free) label(u, brief(run.rung), Math.log10(run.flops), highest, t.muted, 6, -11);
+          if (left > free) free = left + 8 * brief(run.rung).length;
         }
         if (f && f.lo90 !== null) whisker(u, Math.log10(f.flops), f.lo90, f.hi90, t.accent);
         if (landed) {
           glyph(u, "diamond", Math.log10(landed.flops), landed.loss, t.ink, 5);
-          label(u, landed.run, Math.log10(landed.flops), landed.loss, t.ink, 6, -12, "right");
+          label(u, brief(landed.run), Math.log10(landed.flops), landed.loss, t.ink, 6, -12, "right");
         }
       },
     });
@@ -94,8 +98,7 @@ function whisker(u, x, low, high, color) {
   ctx.stroke();
 }
 
-const BAND_KEYS = () => [key("line", "accent", "forecast"), key("box", "band50", "50 %"), key("box", "band90", "90 %"),
-  key("box", "band99", "99 %")];
+const bandKeys = () => [key("band50", "", "50 %"), key("band90", "", "90 %"), key("box", "band99", "99 %")];
 
 // The forecast's six band edges around its median, as aligned series and uPlot bands.
 function bandSeries(t, x, columns) {
@@ -108,8 +111,9 @@ function bandSeries(t, x, columns) {
 }
 
 function eventMarks(data, run, x) {
-  const t = theme();
-  return data.events.filter((event) => event.run === run).map((event) => ({
+  const t = theme(), order = ["runaway", "precursor", "watch"];
+  const rank = (event) => (order.indexOf(event.state) + 1 || 4);
+  return data.events.filter((event) => event.run === run).sort((a, b) => rank(a) - rank(b)).map((event) => ({
     x: x(event), text: event.state || event.kind,
     color: event.state === "watch" ? t.watch : event.state && event.state !== "normal" ? t.alarm : t.faint,
   }));
@@ -121,7 +125,7 @@ function trajectory(data) {
   if (!begun.length) return absent("Loss against tokens", "half", "No evaluation yet.");
   const rungs = begun.filter((run) => run.role === "rung");
   const watched = target && target.evals.loss.length ? target : null;
-  const keys = [...(f ? BAND_KEYS() : []), ...(watched ? [key("dots", "ink", watched.run)] : []), key("line", "rung", "rungs")];
+  const keys = [...(f ? [key("line", "accent", "forecast"), ...bandKeys()] : []), ...(watched ? [key("dots", "ink", watched.run)] : []), key("line", "rung", "rungs")];
   return figure("Loss against tokens", `held-out loss, ${data.unit}`, "half", keys, (plot, readout) => {
     const t = theme(), bands = f ? f.bands : null;
     const tokens = bands ? bands.tokens : [], band = bands ? bandSeries(t, tokens, bands) : { series: [], options: [], bands: [] };
@@ -141,7 +145,7 @@ function trajectory(data) {
         ...rungs.map(() => ({ stroke: t.rung, width: 1, alpha: 0.75 })), ...(watched ? [{ stroke: t.ink, width: 1.6 }] : [])],
       bands: band.bands,
       x: { range: [0, end * 1.02], ticks: (v) => (v ? show.axisCount(v) : "0") },
-      y: { range: padded(seen, 0.08), ticks: (v) => v.toFixed(2) },
+      y: { range: padded(seen, 0.08), ticks: show.axisLoss(padded(seen, 0.08)) },
       caption: f ? "The frozen forecast of the target, and what the runs measured." : "Evaluations of the runs so far.",
       describe: `Loss against tokens${f ? " with the forecast's 50, 90 and 99 % bands" : ""}${watched ? ` and ${watched.evals.loss.length} evaluations of ${watched.run}` : ""}.`,
       readout: (k) => {
@@ -166,8 +170,7 @@ function residual(data) {
   const relative = (name) => b[name].map((v, k) => (v === null ? null : 100 * (v / b.median[k] - 1)));
   const names = ["hi99", "lo99", "hi90", "lo90", "hi50", "lo50", "sim_hi90", "sim_lo90"];
   const columns = Object.fromEntries(names.map((name) => [name, relative(name)]));
-  const keys = [key("box", "band50", "50 %"), key("box", "band90", "90 %"), key("box", "band99", "99 %"),
-    key("dash", "accent", "90 % for the whole curve"), ...(target ? [key("dots", "ink", target.run)] : [])];
+  const keys = [...bandKeys(), key("dash", "accent", "90 % for the whole curve"), ...(target ? [key("dots", "ink", target.run)] : [])];
   return figure(title, "percent, against progress of the run", "", keys, (plot, readout) => {
     const t = theme(), band = bandSeries(t, x, columns);
     const points = target ? { x: target.residual.progress.map((p) => 100 * p), y: target.residual.percent } : { x: [], y: [] };

@@ -1,9 +1,9 @@
 // The page around the figures: headline, facts, tables, notes. Everything is text from the data.
 "use strict";
 
-const SIGNS = { calm: "M6 1a5 5 0 1 0 0 10A5 5 0 0 0 6 1Z", watch: "M6 0 12 6 6 12 0 6Z", alarm: "M6 .6 12 11.4H0Z", waiting: "M1 5h10v2H1Z" };
+const SIGNS = { calm: "M6 1a5 5 0 1 0 0 10A5 5 0 0 0 6 1Z", watch: "M6 0 12 6 6 12 0 6Z", alarm: "M6 .6 12 11.4H0Z", waiting: "M6 1a5 5 0 1 0 0 10A5 5 0 0 0 6 1Zm0 2a3 3 0 1 1 0 6a3 3 0 0 1 0-6Z" };
 const TONE = { normal: "calm", finished: "calm", watch: "watch", stopped: "watch", precursor: "alarm", runaway: "alarm", failed: "alarm" };
-const sign = (tone) => h("svg", { viewBox: "0 0 12 12", "aria-hidden": "true" }, h("path", { d: SIGNS[tone], fill: "currentColor" }));
+const sign = (tone) => h("svg", { viewBox: "0 0 12 12", "aria-hidden": "true" }, h("path", { d: SIGNS[tone], fill: "currentColor", "fill-rule": "evenodd" }));
 const chip = (text, tone) => h(`span.chip.${tone}`, {}, sign(tone), text);
 
 // Where the last evaluation (or the final forecast) lies in its band, as a strip.
@@ -18,29 +18,35 @@ function strip(data) {
   const x = (v) => ((v - low + pad) / (high - low + 2 * pad)) * width;
   const box = (level) => h("rect", { x: x(edge(`lo${level}`)), width: x(edge(`hi${level}`)) - x(edge(`lo${level}`)), y: 34, height: 26, rx: 3, fill: `var(--band${level})` });
   const text = (v, y, words, kind = "", anchor = "middle") => h(`text${kind}`, { x: x(v), y, "text-anchor": anchor }, words);
+  const side = (v, room) => (x(v) < room ? "start" : x(v) > width - room ? "end" : "middle");
   const parts = [box(99), box(90), box(50), h("rect", { x: x(edge("median")) - 1, width: 2, y: 34, height: 26, fill: "var(--accent)" }),
-    text(edge("lo90"), 78, show.loss(edge("lo90"))), text(edge("hi90"), 78, show.loss(edge("hi90"))), text(edge("median"), 78, show.loss(edge("median"))),
-    text(edge("lo90"), 94, "90 % from"), text(edge("hi90"), 94, "to"), text(edge("median"), 94, "forecast")];
+    text(edge("lo90"), 78, show.loss(edge("lo90")), "", "end"), text(edge("hi90"), 78, show.loss(edge("hi90")), "", "start"),
+    text(edge("median"), 96, `forecast ${show.loss(edge("median"))} and its 90 % band`, "", side(edge("median"), 110))];
   if (at) {
-    const near = x(at.loss) < 90 ? "start" : x(at.loss) > width - 90 ? "end" : "middle";
     parts.push(h("path", { d: `M${x(at.loss)} 24v42`, stroke: "var(--surface)", "stroke-width": 6 }), h("path", { d: `M${x(at.loss)} 26v38`, stroke: "var(--ink)", "stroke-width": 3 }),
-      text(at.loss, 16, `${at.run} ${show.loss(at.loss)}`, ".value", near));
+      text(at.loss, 16, `${at.run} ${show.loss(at.loss)}`, ".value", side(at.loss, 90)));
   }
   const says = at ? `${at.run} at ${show.loss(at.loss)}` : "final forecast";
-  return h("svg.strip", { viewBox: `0 0 ${width} 100`, role: "img", "aria-label": `${says}: median ${show.loss(edge("median"))}, 90 % band ${show.loss(edge("lo90"))} to ${show.loss(edge("hi90"))} ${data.unit}` }, parts);
+  return h("svg.strip", { viewBox: `0 0 ${width} 102`, role: "img", "aria-label": `${says}: median ${show.loss(edge("median"))}, 90 % band ${show.loss(edge("lo90"))} to ${show.loss(edge("hi90"))} ${data.unit}` }, parts);
 }
 
 function facts(data) {
   const f = data.forecast, { state } = data.headline;
   const rows = [["Monitor", state ? chip(state, TONE[state]) : chip("not watching yet", "waiting")]];
   if (f) {
-    rows.push(["Half-width of the 90 % band", f.half_width_percent === null ? "no band" : `±${f.half_width_percent.toFixed(2)} %`],
+    rows.push(["90 % half-width", f.half_width_percent === null ? "no band" : `±${f.half_width_percent.toFixed(2)} %`],
       ["Reach", `${Number(f.times.toPrecision(2))}× the top rung`], ["Grade of the fit", f.grade],
       ["Forecast frozen", show.time(f.created)], ["sha256", h("code", { title: f.sha256 }, f.sha256.slice(0, 12))]);
+  }
+  if (!f) {
+    const rungs = data.runs.filter((run) => run.role !== "target"), target = targetOf(data);
+    rows.push(["Rung runs finished", `${rungs.filter((run) => run.finished).length} of ${rungs.length}`]);
+    if (target) rows.push(["Target", target.run], ["Its training", `${show.count(target.tokens)} tokens, ${show.power(target.flops)} FLOPs`]);
   }
   return h("dl.facts", {}, rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 }
 
+const tied = (text) => text.replaceAll(" %", "\u00a0%"); // a number stays with its percent sign
 const cell = (name, value, kind = "") => h(`td${kind}`, { "data-label": name }, value ?? "\u2013");
 
 function runTable(data) {
@@ -65,7 +71,8 @@ function fitCard(data) {
   const rows = f.rungs.run.map((run, k) => h("tr", {}, cell("Run", run), cell("FLOPs", show.power(f.rungs.flops[k])), cell("Loss", show.loss(f.rungs.loss[k])),
     cell("From the law", show.percent(100 * f.rungs.residual[k])), cell("z, left out", f.rungs.z && f.rungs.z[k] !== null ? show.signed(f.rungs.z[k], 1) : null)));
   return h("section.card", {}, h("h2", {}, "Fit"), h("div.two", {},
-    h("div", {}, h("dl.plain", {}, [["Law", f.equation], ["Grade", f.grade], ["Where the width comes from", shares], ["Holds", f.condition]]
+    h("div", {}, h("dl.plain", {}, [["Law", f.equation], ["Floor E", `${show.loss(f.E[1])} (90 %: ${show.loss(f.E[0])} to ${show.loss(f.E[2])})`],
+      ...Object.entries(f.exponents).map(([name, value]) => [`Exponent ${name}`, value.toFixed(3)]), ["Noise of one run", `${(100 * f.noise).toFixed(2)} %`], ["Grade", f.grade], ["Where the width comes from", shares], ["Holds", f.condition]]
       .map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
       h("h2", { style: "margin-top:20px" }, notes.length ? "Warnings and notes" : "No warnings"), h("ul.notes", { style: "margin-top:8px" }, notes)),
     h("div.scroll", { tabindex: 0 }, h("table", {}, h("thead", {}, h("tr", {}, ["Run", "FLOPs", "Loss", "From the law", "z, left out"].map((name) => h("th", { scope: "col" }, name)))),
@@ -112,7 +119,7 @@ function render(data) {
   if (values) figures[2].append(values);
   document.getElementById("page").replaceChildren(
     h("div.eyebrow", {}, h("b", {}, data.ladder.name), h("span", {}, `${data.runs.length} runs`), h("span", {}, `as of ${show.time(data.made)}`)),
-    h("div.hero", {}, h("div", {}, h("h1", {}, data.headline.title), h("p.detail", {}, data.headline.detail)), h("div", {}, strip(data))),
+    h("div.hero", {}, h("div", {}, h("h1", {}, tied(data.headline.title)), h("p.detail", {}, tied(data.headline.detail))), h("div", {}, strip(data))),
     facts(data),
     ...(data.missing.length ? [h("div.notice", { role: "status" }, h("ul", {}, data.missing.map((text) => h("li", {}, text))))] : []),
     h("div.grid", {}, figures, runTable(data), fitCard(data), hypothesisCard(data), eventCard(data)),
