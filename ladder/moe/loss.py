@@ -12,10 +12,12 @@ from jaxtyping import Float, Int
 
 
 def targets_of(tokens: Int[Array, "B S"]) -> tuple[Int[Array, "B S"], Float[Array, "B S"]]:
-    """The token to predict at each position, and its weight: the last position of a row has none (0)."""
-    target = jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)))
-    weight = jnp.ones(tokens.shape, jnp.float32).at[:, -1].set(0.0)
-    return target, weight
+    """The token to predict at each position, and its weight, 1 or 0.
+
+    The last position of a row has nothing to predict, and a negative token is padding that nobody predicts.
+    """
+    target = jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)), constant_values=-1)
+    return jnp.maximum(target, 0), (target >= 0).astype(jnp.float32)
 
 
 def loss_sums(

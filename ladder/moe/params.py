@@ -13,21 +13,31 @@ Params = dict[str, Array]
 
 
 def init(model: ModelSpec, key: Array) -> Params:
-    """Fresh float32 parameters. Each tensor has a key of its own, made from its name, so a feature that
-    adds a tensor leaves the values of all others as they were."""
+    """Fresh float32 parameters. Each random tensor has a key of its own, made from its name."""
+    table = tensors(model)
+    constant = {name: _constant(tensor) for name, tensor in table.items() if tensor.init != "normal"}
+    drawn = _normals({name: tensor for name, tensor in table.items() if tensor.init == "normal"}, key)
     std = init_std(model)
-    return {
-        name: _values(tensor, jax.random.fold_in(key, zlib.crc32(name.encode())), std)
-        for name, tensor in tensors(model).items()
-    }
+    return {name: constant[name] if name in constant else std * drawn[name] for name in table}
 
 
-def _values(tensor: Tensor, key: Array, std: float) -> Array:
-    if tensor.init == "normal":
-        return std * jax.random.truncated_normal(key, -3.0, 3.0, tensor.shape, jnp.float32)
+def _constant(tensor: Tensor) -> Array:
     if tensor.init == "first_tap":
         return jnp.zeros(tensor.shape, jnp.float32).at[..., 0, :].set(1.0)
     return jnp.full(tensor.shape, 1.0 if tensor.init == "ones" else 0.0, jnp.float32)
+
+
+def _normals(table: dict[str, Tensor], key: Array) -> Params:
+    """Normals truncated at 3. Tensors of one size are drawn by one vmapped call: compiling the draw, not
+    running it, is what takes time."""
+    drawn: Params = {}
+    for size in sorted({tensor.size for tensor in table.values()}):
+        names = [name for name, tensor in table.items() if tensor.size == size]
+        keys = jnp.stack([jax.random.fold_in(key, zlib.crc32(name.encode())) for name in names])
+        draw = jax.vmap(lambda k, n=size: jax.random.truncated_normal(k, -3.0, 3.0, (n,), jnp.float32))
+        for name, values in zip(names, draw(keys), strict=True):
+            drawn[name] = values.reshape(table[name].shape)
+    return drawn
 
 
 def abstract(model: ModelSpec) -> dict[str, jax.ShapeDtypeStruct]:

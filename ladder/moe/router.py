@@ -69,8 +69,9 @@ def measured_beta(
     E = counts.shape[1]
     lo = lo[:, None]
     width = (jnp.maximum(hi[:, None], lo + 1e-6) - lo) / BINS
-    target = counts.sum(axis=-1) * (top_k / E)  # every token is counted once for each expert
-    above = jnp.flip(jnp.cumsum(jnp.flip(counts, -1), axis=-1), -1)  # tokens in this bin or higher
+    total = counts.sum(axis=-1, keepdims=True)
+    target = total[..., 0] * (top_k / E)  # every token is counted once for each expert
+    above = total - (jnp.cumsum(counts, axis=-1) - counts)  # tokens in this bin or a higher one
     bin_ = jnp.clip(jnp.sum(above >= target[..., None], axis=-1) - 1, 0, BINS - 1)
     at = jnp.take_along_axis(above, bin_[..., None], -1)[..., 0]
     inside = jnp.take_along_axis(counts, bin_[..., None], -1)[..., 0]

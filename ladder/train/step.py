@@ -13,6 +13,7 @@ import optax
 from jax import Array
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
 from ladder.moe import router
@@ -24,8 +25,8 @@ from ladder.tensors import tensors
 from ladder.train.optimizer import learning_rate, optimizer
 
 Metrics = dict[str, Array]
-Step = Callable[["State", Int[Array, "R S"]], tuple["State", Metrics]]
-Eval = Callable[["State", Int[Array, "R S"]], tuple[Float[Array, ""], Float[Array, ""]]]
+Step = Callable[["State", ArrayLike], tuple["State", Metrics]]
+Eval = Callable[["State", ArrayLike], tuple[Float[Array, ""], Float[Array, ""]]]
 
 
 class State(NamedTuple):
@@ -80,8 +81,8 @@ def make_step(run: RunSpec, mesh: Mesh) -> Step:
 def make_eval(run: RunSpec, mesh: Mesh) -> Eval:
     """A compiled evaluation: (state, tokens int32[rows, context]) -> (summed nats, predicted tokens).
 
-    Pure cross-entropy with the pending router bias in place; rows must divide over the mesh. The state is
-    not changed: evaluation never moves the balance.
+    Pure cross-entropy with the pending router bias in place; rows must divide over the mesh, and a row of
+    negative tokens counts for nothing. The state is not changed: evaluation never moves the balance.
     """
 
     def evaluate(state: State, tokens: Int[Array, "R S"]) -> tuple[Array, Array]:

@@ -1,0 +1,62 @@
+"""Checkpoints of a run: whole states by step, written atomically by orbax, found again by listing."""
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import jax
+import orbax.checkpoint as ocp
+from orbax.checkpoint import checkpoint_managers
+
+from ladder.train.step import State
+
+NEWEST = 2  # checkpoints that are always kept: a torn or unlucky newest one leaves its predecessor
+
+
+class Checkpoints:
+    """The checkpoint folder of one run: a path, or any URL that orbax takes. A context manager.
+
+    A step is listed only once it is complete; what a killed process left half-written is removed on
+    opening. The newest two are kept, and every one that was saved with `keep`.
+    """
+
+    def __init__(self, where: str):
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=_NewestAndKept(), enable_async_checkpointing=False
+        )
+        self.where = where
+        self._manager = ocp.CheckpointManager(where, options=options)
+
+    def newest(self) -> int | None:
+        """Completed updates of the newest complete checkpoint; None when there is none yet."""
+        return self._manager.latest_step()
+
+    def save(self, state: State, step: int, *, keep: bool = False) -> None:
+        """Write the state after `step` updates; nothing happens when that step is there already."""
+        if step != self.newest():
+            self._manager.save(step, args=ocp.args.StandardSave(state), metrics={"keep": keep})
+
+    def restore(self, like: State, step: int) -> State:
+        """The exact state saved at `step`, laid out on the devices as `like` is."""
+        shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), like)
+        restored: Any = self._manager.restore(step, args=ocp.args.StandardRestore(shapes))
+        return restored
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._manager.close()
+
+
+class _NewestAndKept:
+    def should_preserve(
+        self,
+        checkpoints: Sequence[checkpoint_managers.PolicyCheckpointInfo],
+        *,
+        context: checkpoint_managers.PreservationContext,
+    ) -> Sequence[bool]:
+        def kept(metrics: Any) -> bool:
+            return bool(metrics and metrics.get("keep"))
+
+        first = len(checkpoints) - NEWEST
+        return [i >= first or kept(info.metrics) for i, info in enumerate(checkpoints)]
