@@ -193,4 +193,4 @@ def _use_compilation_cache() -> None:
     """Compiled steps are kept in the user's cache folder, unless JAX_COMPILATION_CACHE_DIR says where."""
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
-        jax.config.update("jax_persistent_compilation_cache_min_compile_time_secs", 0.5)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)

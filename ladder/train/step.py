@@ -173,11 +173,11 @@ def _metrics(
         "train_ce": sums.ce / sums.weight,
         "train_loss": sums.loss / sums.weight,
         "logit_z": sums.lse_square / sums.weight,
-        "grad_norm": optax.global_norm(gradients),
-        "update_norm": optax.global_norm(updates),
+        "grad_norm": optax.tree.norm(gradients),
+        "update_norm": optax.tree.norm(updates),
         "lr": learning_rate(run, run.optimizer.matrix_lr)(step),
         "router_entropy": -jnp.sum(share * jnp.log(share + 1e-6), axis=1).mean(),
         "max_over_mean_load": share.max() * run.model.experts,
         "dead_experts": jnp.sum(routing.load == 0).astype(jnp.float32),
         "router_logit_rms": jnp.sqrt(routing.score_square.sum() / tokens),
-    } | {f"norm/{family}": optax.global_norm(values) for family, values in families.items()}
+    } | {f"norm/{family}": optax.tree.norm(values) for family, values in families.items()}
