@@ -32,7 +32,8 @@ def load_prior(changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         if name != "E":
             prior[name] |= change
         elif {"mean", "sd"} <= set(change):  # one floor, whatever the unit
-            prior[name] = dict.fromkeys(prior[name], {"scale": 1, "source": "given by the caller", **change})
+            floor = {"scale": 1, "source": "given by the caller", **change}
+            prior[name] = {unit: floor for unit in prior[name]}
         elif set(change) <= set(prior[name]):
             prior[name] |= {unit: prior[name][unit] | dict(entry) for unit, entry in change.items()}
         else:

@@ -65,6 +65,7 @@ def read_target(target: Any, unit: str) -> Target:
     whole = Target(names[0], *size, points=None)
     if len(rows) == 1 and end == 1:
         return whole
-    rows = rows[rows["progress"] < FINISHED]
+    if end == 1:
+        rows = rows.iloc[:-1]
     points = pd.concat([rows[["progress", "step", "tokens"]], whole.at(np.ones(1))], ignore_index=True)
     return Target(names[0], *size, points=points)

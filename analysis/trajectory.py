@@ -29,6 +29,7 @@ WIGGLE = 0.006  # sd of r, relative loss
 WIGGLE_LENGTH = 0.5  # of r, in log x
 SCALES = (1.0, 2.0, 4.0, 8.0)  # factors on c and r of equal prior weight: tiny ladders are rougher
 NOISE_FLOOR = 0.001  # relative loss of one evaluation
+MOST_POINTS = 60  # of the grid, about evenly in log x: more tell nothing new about the shape
 NEAR = 0.1  # |log x - log x'| up to which an evaluation at x' speaks for x
 
 
@@ -58,6 +59,9 @@ def curves(fit: ScalingFit) -> Curves | None:
     counts = rows[rows["run"].isin(fit.final["run"])].groupby("run", sort=False).size()
     grid = rows["progress"][rows["run"] == counts[::-1].idxmax()].to_numpy()  # of equals, the largest run
     grid = np.append(grid[grid < FINISHED], 1.0)
+    if len(grid) > MOST_POINTS:
+        marks = np.geomspace(grid[0], 1.0, MOST_POINTS)
+        grid = np.unique(grid[np.abs(np.log(grid)[None, :] - np.log(marks)[:, None]).argmin(axis=1)])
     y, u, level_sd = [], [], []
     for run, part in rows.groupby("run", sort=False):
         x, loss = part["progress"].to_numpy(), part["loss"].to_numpy()

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from analysis import AnalysisError, EvalsError, fit
-from analysis.priors import load_prior
+from analysis.priors import load_prior, widened
 
 
 def codes(fitted):
@@ -231,6 +231,14 @@ def test_every_entry_of_the_prior_has_a_source():
     entries = [v for k, v in prior.items() if k not in ("version", "E")] + list(prior["E"].values())
     assert len(entries) == 7
     assert all(entry["source"] for entry in entries)
+
+
+def test_a_wider_prior_is_wider_in_everything():
+    prior = load_prior()
+    wide = widened(prior, 2)
+    assert (wide["g"]["sd"], wide["K"]["sd"]) == (2 * prior["g"]["sd"], 2 * prior["K"]["sd"])
+    assert all(wide["E"][unit]["sd"] == 2 * prior["E"][unit]["sd"] for unit in prior["E"])
+    assert wide["tau"] == prior["tau"]
 
 
 def test_report_says_what_the_band_is_made_of(finals):

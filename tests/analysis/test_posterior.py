@@ -109,18 +109,25 @@ def test_predictive_against_brute_force(case):
     assert np.allclose(exact, (0.02, 0.05, 0.3, 0.5, 0.8, 0.95, 0.98), atol=2e-3)
 
 
-def test_thirteen_rungs_are_tempered_to_twelve(rng):
-    u = np.linspace(0, 2, 13)
-    y = (1.7 + 1.4 * 10 ** (-0.17 * u)) * (1 + 0.02 * rng.standard_normal(13))
-    prior = single_node(0.17, 0.01, 0.02)
+def test_many_rungs_are_tempered_to_twelve(rng):
+    """24 rungs count half, in the fit and in the weight of each noise level."""
+    u = np.linspace(0, 2, 24)
+    y = (1.7 + 1.4 * 10 ** (-0.17 * u)) * (1 + 0.017 * rng.standard_normal(24))
+    prior = load_prior(
+        {
+            "g": {"grid": [0.17, 0.17, 1]},
+            "tau": {"values": [0.01]},
+            "s": {"grid": [0.01, 0.02, 2], "scale": 0.01},
+        }
+    )
     found = solve(COMPUTE, runs(u, y), prior, "nats/token").predictive(at(3))[0]
     thresholds = [found.quantile(q) for q in (0.05, 0.5, 0.95)]
-    k, scale = max(y) / 3, (1.5, 1.5)
-    wide = ((0, 4), (0, 5))
-    nodes = [(0.17, 0.0)], (0.01,), [(0.02, 0.0)]
-    args = list(u), list(y), 3, thresholds, (1.7, 0.3), (k * scale[0], k * scale[1]), *nodes
-    assert np.allclose(TWIN["cdf"](*args, 12 / 13, wide, size=800), (0.05, 0.5, 0.95), atol=1e-3)
-    assert abs(TWIN["cdf"](*args, 0.5, wide, size=800)[0] - 0.05) > 3e-3  # the temper matters
+    k = max(y) / 3 * 1.5
+    s_nodes = [(s, -6 * math.log(s) - 3 * (0.01 / s) ** 2) for s in (0.01, 0.02)]
+    args = list(u), list(y), 3, thresholds, (1.7, 0.3), (k, k), [(0.17, 0.0)], (0.01,), s_nodes
+    edges = ((0.7, 2.6), (0.4, 2.5))
+    assert np.allclose(TWIN["cdf"](*args, 0.5, edges, size=250), (0.05, 0.5, 0.95), atol=1e-3)
+    assert abs(TWIN["cdf"](*args, 1.0, edges, size=250)[0] - 0.05) > 3e-3  # the temper matters
 
 
 def test_truncated_normal_moments():

@@ -126,7 +126,17 @@ def test_slightly_different_evaluation_points_are_one_grid(ladder_rows):
     )
     data = curves(fit(rows))
     assert np.isfinite(data.y).all()
-    assert np.allclose(data.y, data.y[0], atol=2e-3)
+    assert np.allclose(data.y, data.y[0], atol=1e-9)
+
+
+def test_a_thousand_evaluations_a_run_are_thinned_for_the_law_and_all_forecast(ladder_rows):
+    rows = ladder_rows(progress=tuple(np.linspace(0.001, 1, 1000)), steps=100_000)
+    fitted = fit(rows)
+    assert len(curves(fitted).x) <= 60
+    target = rows[rows["run"] == "r3"].assign(run="big", flops=lambda r: 10 * r["flops"])
+    frame = forecast(fitted, target.drop(columns="loss")).frame((0.9,))
+    assert len(frame) == 1000
+    assert np.allclose(frame["median"] / frame["median"].iloc[-1], frame["progress"] ** -0.08, rtol=2e-3)
 
 
 def test_unfinished_rungs_add_their_rows(ladder_rows):
