@@ -6,6 +6,7 @@ Importing this package loads neither jax, ray nor wandb.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ladder.loading import load
 from ladder.spec import (
     DataSpec,
     EvalSpec,
@@ -20,9 +21,8 @@ from ladder.spec import (
     RunSpec,
     ScheduleSpec,
     Source,
-    SpecError,
-    load,
 )
+from ladder.values import SpecError
 
 if TYPE_CHECKING:
     from ladder.planning import Plan, plan

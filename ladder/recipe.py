@@ -15,8 +15,8 @@ from ladder.spec import (
     RunSpec,
     ScheduleSpec,
     Source,
-    SpecError,
 )
+from ladder.values import SpecError
 
 LAPTOP_HEADS = 4
 LAPTOP_MICRO_ROWS = (

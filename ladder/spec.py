@@ -4,113 +4,12 @@ A value here never says where or how a run is launched (that is `Resources`, a s
 it says what is trained. `RunSpec.fingerprint` is the identity of a run: same fingerprint, same numbers.
 """
 
-import hashlib
-import json
 import math
-import re
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PositiveFloat,
-    ValidationError,
-    model_validator,
-)
+from pydantic import Field, PositiveFloat, model_validator
 
-
-class SpecError(ValueError):
-    """A declaration that cannot work. The text names the field, the value and the next step."""
-
-
-class _Explained(type(BaseModel)):
-    """Building a value by its class answers a mistake with a SpecError.
-
-    Not in __init__: pydantic would then build nested values of a JSON text through it, in Python mode,
-    where a strict tuple refuses JSON's lists.
-    """
-
-    def __call__(cls, *args: Any, **fields: Any) -> Any:
-        try:
-            return super().__call__(*args, **fields)
-        except ValidationError as error:
-            raise SpecError(_explain(cls, error)) from None
-
-
-class Value(BaseModel, metaclass=_Explained):
-    """A frozen value. `replace` is the only way to a changed copy, and it validates again."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-    def replace(self, **changes: Any) -> Self:
-        """A copy with some fields changed, validated like a new one. An unknown field is an error."""
-        fields = {name: getattr(self, name) for name in type(self).model_fields}
-        return type(self)(**(fields | changes))
-
-    def to_json(self) -> str:
-        return self.model_dump_json(indent=1)
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        try:
-            return cls.model_validate_json(text)
-        except ValidationError as error:
-            raise SpecError(_explain(cls, error)) from None
-
-
-def _explain(cls: type, error: ValidationError) -> str:
-    """Pydantic's findings as one line: type, field, what is wrong, the value given, the nearest name."""
-    findings = []
-    for item in error.errors(include_url=False):
-        where = ".".join(str(part) for part in item["loc"])
-        message = item["msg"].removeprefix("Value error, ")
-        if item["type"] == "extra_forbidden":
-            message = f"no such field; {cls.__name__} has {', '.join(cls.model_fields)}"
-        elif item["type"] not in ("missing", "value_error"):
-            message += f" (got {item['input']!r:.80})"
-        findings.append(f"{cls.__name__}.{where}: {message}" if where else f"{cls.__name__}: {message}")
-    return "; ".join(findings)
-
-
-def _whole(value: Any) -> Any:
-    """Let 1e9 stand for a count: an integral float becomes an exact int."""
-    if isinstance(value, float) and math.isfinite(value) and value == int(value):
-        return int(value)
-    return value
-
-
-def _pairs(value: Any) -> Any:
-    """A mapping becomes sorted pairs, so that the value is hashable and its JSON has one form."""
-    if isinstance(value, Mapping):
-        value = value.items()
-    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
-        pairs = [tuple(pair) if isinstance(pair, list) else pair for pair in value]
-        return tuple(sorted(pairs, key=repr))  # repr: what is no pair is for the validation to name
-    return value
-
-
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-
-
-def _named(value: str) -> str:
-    if not NAME.fullmatch(value):
-        raise ValueError(
-            f"{value!r:.80} is no name: it becomes a folder, so use 1-64 letters, digits, '.', '_' or '-', "
-            "beginning with a letter or digit"
-        )
-    return value
-
-
-Count = Annotated[int, BeforeValidator(_whole), Field(gt=0)]  # exact, positive
-CountOrZero = Annotated[int, BeforeValidator(_whole), Field(ge=0)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Name = Annotated[str, AfterValidator(_named)]
-Weights = Annotated[tuple[tuple[str, PositiveFloat], ...], BeforeValidator(_pairs)]
+from ladder.values import Count, CountOrZero, Fraction, Name, Value, Weights, digest
 
 
 class ModelSpec(Value):
@@ -312,12 +211,6 @@ class RunSpec(Value):
         return digest(self.model_dump(mode="json", exclude={"parallel"}, exclude_defaults=True))
 
 
-def digest(value: Any) -> str:
-    """sha256 of canonical JSON: sorted keys, no spaces."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 class Resources(Value):
     """What one run asks of the cluster, on each of its `hosts`."""
 
@@ -395,48 +288,3 @@ class Ladder(Value):
             rungs=tuple(moved(rung) for rung in self.rungs),
             target=moved(self.target) if self.target else None,
         )
-
-
-def load(path: str | Path) -> Ladder:
-    """The LADDER that an experiment file declares.
-
-    Raises SpecError when the file is missing, raises, or declares no LADDER; the text names the line.
-    """
-    ladder = getattr(load_module(path), "LADDER", None)
-    if not isinstance(ladder, Ladder):
-        raise SpecError(
-            f"{path} declares no LADDER (found {type(ladder).__name__}): end it with LADDER = Ladder(...)"
-        )
-    return ladder
-
-
-def load_module(path: str | Path) -> Any:
-    """Run an experiment file as a module of its own name, without making its folder importable."""
-    import importlib.util
-    import traceback
-
-    file = Path(path)
-    if not file.is_file():
-        raise SpecError(f"{path}: no such experiment file")
-    found = importlib.util.spec_from_file_location(f"experiment_{file.stem}", file)
-    if found is None or found.loader is None:
-        raise SpecError(f"{path}: not a Python file (.py)")
-    module = importlib.util.module_from_spec(found)
-    try:
-        found.loader.exec_module(module)
-    except SpecError as error:
-        raise SpecError(f"{path}:{_line_in(error, file)}: {error}") from None
-    except Exception as error:
-        line = _line_in(error, file)
-        last = traceback.format_exception_only(error)[-1].strip()
-        raise SpecError(f"{path}:{line}: {last}") from error
-    return module
-
-
-def _line_in(error: BaseException, file: Path) -> int | str:
-    import traceback
-
-    if isinstance(error, SyntaxError) and error.lineno:
-        return error.lineno
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == file]
-    return frames[-1].lineno or "?" if frames else "?"

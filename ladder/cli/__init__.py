@@ -13,7 +13,7 @@ VERBS = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit codes: 0 fine, 1 a run failed, 2 usage or bad input, 3 the monitor ended in precursor or runaway."""
+    """Exit codes: 0 fine, 1 a run failed, 2 bad input, 3 the monitor ended in precursor or runaway."""
     parser = argparse.ArgumentParser(
         prog="ladder", description="Declare a ladder of training runs, freeze a forecast, watch the full run."
     )

@@ -2,11 +2,11 @@
 
 
 def explain(error: Exception) -> tuple[str, int]:
-    """(one line, exit code) of an error that the text of the error already explains; others are raised again."""
+    """(one line, exit code) of an error whose text explains itself; any other is raised again."""
     from analysis.frame import AnalysisError
     from ladder.corpus import CorpusError
-    from ladder.spec import SpecError
     from ladder.store import StoreError
+    from ladder.values import SpecError
 
     known = {
         SpecError: 2,

@@ -25,7 +25,7 @@ def read_table(path: str):
     """A CSV as a frame; what cannot be read is a SpecError that names the file."""
     import pandas as pd
 
-    from ladder.spec import SpecError
+    from ladder.values import SpecError
 
     try:
         return pd.read_csv(path)

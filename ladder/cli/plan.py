@@ -2,7 +2,7 @@
 
 import argparse
 
-from ladder.spec import load
+from ladder.loading import load
 
 
 def options(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,9 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from ladder.spec import Ladder, SpecError, load_module
+from ladder.loading import load_module
+from ladder.spec import Ladder
+from ladder.values import SpecError
 
 
 def options(parser: argparse.ArgumentParser) -> None:

@@ -13,8 +13,9 @@ from typing import Any, Protocol
 from analysis import Forecast, ScalingFit, fit, forecast
 from ladder import corpus
 from ladder.cluster.work import Ended, Job
-from ladder.spec import Ladder, Resources, Rung, RunSpec, digest
+from ladder.spec import Ladder, Resources, Rung, RunSpec
 from ladder.store import Store, provenance
+from ladder.values import digest
 
 FORECAST = "forecast.json"
 PATIENCE_S = 0.5  # how long one look at the running launches lasts
@@ -82,7 +83,7 @@ class Training:
         self._provenance = provenance()
 
     def finish(self, launches: list[Launch], forecast: str | None = None) -> None:
-        """Bring every launch to `finished`; those that already are, with the same fingerprint, are skipped."""
+        """Bring every launch to `finished`, skipping those that already are with this fingerprint."""
         for launch in launches:
             if self.store.run(launch.run).status()["state"] == "finished":
                 launch.state = "finished"

@@ -16,7 +16,7 @@ from ladder.store import Attempt, RunRecord, Store
 
 @dataclass(frozen=True)
 class Job:
-    """One launch of one run. `forecast` is the path of the frozen forecast that the run is watched against."""
+    """One launch of one run, watched against the frozen forecast at the path `forecast`, if there is one."""
 
     run: str
     spec: str  # RunSpec as JSON
@@ -44,7 +44,7 @@ class Work:
         self._last: dict[str, Any] = {}
 
     def run(self) -> Ended:
-        """Train to the end, or to the first reason to stop. Never raises: a failure is recorded and returned."""
+        """Train to the end, or to the first reason to stop. A failure is recorded and returned, not raised."""
         job = self.job
         record = Store(job.store).run(job.run)
         try:

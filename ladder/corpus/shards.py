@@ -14,7 +14,8 @@ import numpy as np
 from ladder.corpus.cache import CorpusError, Say, cache_folder, file_sha256, locked
 from ladder.corpus.sources import split_documents, state
 from ladder.corpus.tokenize import SAMPLE_BYTES, Tokenizer, sample, train_bpe
-from ladder.spec import DataSpec, Source, digest
+from ladder.spec import DataSpec, Source
+from ladder.values import digest
 
 FORMAT = 1
 SPLITS = ("train", "held_out")

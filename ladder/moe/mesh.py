@@ -3,7 +3,8 @@
 import jax
 from jax.sharding import AxisType, Mesh
 
-from ladder.spec import ParallelSpec, SpecError
+from ladder.spec import ParallelSpec
+from ladder.values import SpecError
 
 DATA = "data"
 

@@ -21,13 +21,14 @@ from contextlib import AbstractContextManager
 
 import pandas as pd
 
-from ladder.spec import Ladder, Value
+from ladder.spec import Ladder
 from ladder.store.attempt import Attempt, StaleAttempt
 from ladder.store.files import Files, StoreError
 from ladder.store.lease import Lease, LeaseHeld, hold
 from ladder.store.origin import provenance
 from ladder.store.rows import StoreWarning
 from ladder.store.run import EVAL_COLUMNS, RunRecord
+from ladder.values import Value
 
 __all__ = [
     "Attempt",

@@ -23,7 +23,7 @@ from ladder import (
     SpecError,
     load,
 )
-from ladder.spec import digest
+from ladder.values import digest
 from tests.ladder.examples import LADDER, MODEL, RUN
 
 SOURCE = Source(domain="text", uri="text.txt")
@@ -133,7 +133,7 @@ def test_counts_accept_whole_floats_and_nothing_else():
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (lambda: MODEL.replace(widht=8), ("widht", "no such field; ModelSpec has", "width")),
+        (lambda: MODEL.replace(widht=8), ("widht", "no such field, did you mean width", "width")),
         (lambda: MODEL.replace(width="8"), ("width", "'8'")),
         (lambda: MODEL.replace(heads=3, kv_heads=2), ("heads=3", "kv_heads=2")),
         (lambda: MODEL.replace(head_dim=5), ("head_dim=5", "odd")),

@@ -1,5 +1,6 @@
 """The command line as a user meets it: one clear line and an exit code."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,10 @@ def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture) ->
         ("LADDER = 3\n", "no LADDER|neither LADDER"),
         ("import ladder\n1 / 0\n", ":2: ZeroDivisionError"),
         ("def f(:\n", ":1: SyntaxError"),
-        ("from ladder import ModelSpec\n\nModelSpec(widht=3)\n", ":3: ModelSpec.widht: no such field"),
+        (
+            "from ladder import ModelSpec\n\nModelSpec(widht=3)\n",
+            ":3: ModelSpec.widht: no such field, did you mean width",
+        ),
     ],
 )
 @pytest.mark.parametrize("verb", ["plan", "run"])
@@ -36,8 +40,6 @@ def test_a_broken_experiment_is_one_line_with_its_place(
     assert main([verb, str(file)]) == 2
     line = said(capsys)
     assert "\n" not in line
-    import re
-
     assert re.search(message, line), line
 
 

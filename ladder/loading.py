@@ -1,0 +1,49 @@
+"""Read an experiment file: the ladder that it declares, or the line that is wrong."""
+
+import importlib.util
+import traceback
+from pathlib import Path
+from typing import Any
+
+from ladder.spec import Ladder
+from ladder.values import SpecError
+
+
+def load(path: str | Path) -> Ladder:
+    """The LADDER that an experiment file declares.
+
+    Raises SpecError when the file is missing, raises, or declares no LADDER; the text names the line.
+    """
+    ladder = getattr(load_module(path), "LADDER", None)
+    if not isinstance(ladder, Ladder):
+        raise SpecError(
+            f"{path} declares no LADDER (found {type(ladder).__name__}): end it with LADDER = Ladder(...)"
+        )
+    return ladder
+
+
+def load_module(path: str | Path) -> Any:
+    """Run an experiment file as a module of its own name, without making its folder importable."""
+    file = Path(path)
+    if not file.is_file():
+        raise SpecError(f"{path}: no such experiment file")
+    found = importlib.util.spec_from_file_location(f"experiment_{file.stem}", file)
+    if found is None or found.loader is None:
+        raise SpecError(f"{path}: not a Python file (.py)")
+    module = importlib.util.module_from_spec(found)
+    try:
+        found.loader.exec_module(module)
+    except SpecError as error:
+        raise SpecError(f"{path}:{_line_in(error, file)}: {error}") from None
+    except Exception as error:
+        line = _line_in(error, file)
+        last = traceback.format_exception_only(error)[-1].strip()
+        raise SpecError(f"{path}:{line}: {last}") from error
+    return module
+
+
+def _line_in(error: BaseException, file: Path) -> int | str:
+    if isinstance(error, SyntaxError) and error.lineno:
+        return error.lineno
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == file]
+    return frames[-1].lineno or "?" if frames else "?"
