@@ -1,5 +1,6 @@
 """The table before money is spent: what a ladder trains, what it costs, and why it may not work here."""
 
+import math
 import os
 import subprocess
 import sys
@@ -13,25 +14,30 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from ladder.accounting import active_parameters, parameters, scaling_flops, shared_fraction
+from ladder.accounting import active_parameters, forward_flops, parameters, scaling_flops, shared_fraction
 from ladder.spec import Ladder, Resources, Rung, RunSpec
 
 CALIBRATION_S = 2.0
 
-# Seconds of a step on one core = FLOPs / (EFFICIENCY x GEMM rate) + 2 numbers below; see `seconds`.
-EFFICIENCY = 0.5
-TOKEN_S = 0.0
-COMPILE_S = 10.0
+# Fitted to the processor time of steps of ladder.train.loop on recipe.laptop at d 24, 32, 48, 72, 88 (27, 37,
+# 70, 257, 511 ms), one thread of a Xeon core whose GEMM took 129 GFLOP/s of processor time: 31 GFLOP/s and
+# 8 ms a step come within 20 % at every width from 32 on.
+EFFICIENCY = 0.24  # of the GEMM rate
+STEP_FLOPS = 250_000_000  # what a step costs besides its FLOPs (optimizer, dispatch), in FLOPs of that rate
+START_S = 15.0  # imports and compilation (12 to 17 s of processor time, nothing cached)
+CORE_EXPONENT = 0.6  # a run on two cores is 1.5x faster than on one: 160 instead of 257 ms at d 72
 
-PROCESS_BYTES = 500_000_000
+# Peak memory of the same runs was 880 to 980 MB, nearly all of it the runtime and compiled code.
+PROCESS_BYTES = 900_000_000
 
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run. flops counts the output head where the ladder does; memory_bytes is one device's, an
-    estimate; seconds is None where this machine's calibration says nothing (accelerators, several hosts)."""
+    """One run. flops counts the output head where the ladder does; memory_bytes is an estimate for one
+    accelerator, or one host of processors; seconds is None where this machine's calibration says nothing
+    (accelerators, several hosts)."""
 
     run: str
     rung: str
@@ -111,7 +117,7 @@ def _planned(
         peak_matrix_lr=spec.optimizer.matrix_lr,
         flops=float(flops),
         flops_of_target=flops / target if target else None,
-        memory_bytes=memory_bytes(spec),
+        memory_bytes=memory_bytes(spec, rung.resources),
         seconds=seconds(spec, rung.resources, timed) if timed else None,
         devices=_devices(rung.resources),
     )
@@ -122,29 +128,31 @@ def is_local(resources: Resources) -> bool:
     return resources.gpus == 0 and resources.hosts == 1 and not resources.custom
 
 
-def memory_bytes(spec: RunSpec) -> int:
-    """Estimate of one device's memory while it trains: float32 weights, gradients and two AdamW moments
-    (16 bytes a parameter), and for one micro-batch what the backward pass keeps of each layer and the
-    logits with their gradient. On a processor `PROCESS_BYTES` of runtime and compiled code come on top."""
+def memory_bytes(spec: RunSpec, resources: Resources) -> int:
+    """Estimate of the memory of one accelerator, or of one host where processors train.
+
+    A device holds float32 weights, gradients and two AdamW moments (16 bytes a parameter), and for one
+    micro-batch what the backward pass keeps of each layer and the logits with their gradient. A host holds
+    that for each of its devices, and `PROCESS_BYTES` of runtime and compiled code.
+    """
     model = spec.model
     rows = spec.parallel.micro_batch_rows or spec.rows // spec.parallel.data
     tokens = rows * model.context
     expert = 4 * (model.top_k * model.expert_width + model.shared_experts * model.shared_width)
     attention = 4 * (model.heads + model.kv_heads) * model.head_dim + 3 * model.heads * model.context
     layer = 8 * model.width + model.top_k * 2 * model.width + expert + attention
-    return (
-        PROCESS_BYTES
-        + 16 * parameters(model).total
-        + 4 * tokens * (model.layers * layer + 3 * model.vocab_size)
-    )
+    device = 16 * parameters(model).total + 4 * tokens * (model.layers * layer + 3 * model.vocab_size)
+    if resources.gpus:
+        return device
+    return PROCESS_BYTES + device * math.ceil(spec.parallel.data / resources.hosts)
 
 
 def seconds(spec: RunSpec, resources: Resources, gemm_rate: float) -> float:
     """Wall time of a run on `resources.cpus` processors, each with `gemm_rate` FLOP/s of float32 GEMM."""
+    forward = forward_flops(spec.model, lm_head=True)  # the head is computed, whether or not it is counted
     evaluated = len(spec.eval_steps) * len(spec.data.sources) * spec.evaluation.rows * spec.model.context
-    tokens = spec.tokens + evaluated / 3  # a forward pass is a third of a training step
-    per_token = scaling_flops(spec) / spec.tokens / (EFFICIENCY * gemm_rate) + TOKEN_S
-    return COMPILE_S + tokens * per_token / resources.cpus
+    flops = forward * (3 * spec.tokens + evaluated) + STEP_FLOPS * spec.steps
+    return START_S + flops / (EFFICIENCY * gemm_rate * resources.cpus**CORE_EXPONENT)
 
 
 def placed(asked: list[tuple[PlannedRun, Resources]], cpus: int) -> tuple[int, float | None]:
@@ -302,7 +310,7 @@ def _big(number: float) -> str:
 
 
 def _bytes(number: float) -> str:
-    return f"{number / 1e9:.3g} GB"
+    return f"{number / 1e9:.{2 if number < 1e10 else 0}f} GB"
 
 
 def _duration(seconds: float | None) -> str:
@@ -310,5 +318,5 @@ def _duration(seconds: float | None) -> str:
         return "-"
     for limit, unit in ((86400, "days"), (3600, "h"), (60, "min")):
         if seconds >= 2 * limit:
-            return f"{seconds / limit:.3g} {unit}"
+            return f"{seconds / limit:.1f} {unit}"
     return f"{seconds:.0f} s"

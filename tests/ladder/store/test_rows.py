@@ -105,6 +105,7 @@ def test_a_torn_last_line_is_dropped_with_a_warning(folder):
     run = folder.run("d8")
     trained(run, 0, 3)
     (segment,) = Path(run.folder).rglob("metrics-*.jsonl")
+    assert [row["step"] for row in run.rows()] == [1, 2, 3]
     for lost in (2, 5):
         segment.write_bytes(segment.read_bytes()[:-lost])
         with pytest.warns(StoreWarning, match="torn last line"):
