@@ -1,5 +1,6 @@
 """A window of the newest values with median and MAD, kept sorted: a step costs a few microseconds."""
 
+import math
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable
@@ -34,6 +35,10 @@ class RollingMedian:
     def median(self) -> float:
         n = len(self._sorted)
         return 0.5 * (self._sorted[(n - 1) // 2] + self._sorted[n // 2])
+
+    def quantile(self, q: float) -> float:
+        """The smallest value that is not exceeded by a share q of the window."""
+        return self._sorted[math.ceil(q * len(self._sorted)) - 1]
 
     def mad(self) -> float:
         """Lower median of |value - median|.

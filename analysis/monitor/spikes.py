@@ -23,9 +23,14 @@ class Spike:
 
     The baseline is the median of the last 32 clean values, so it follows a falling loss (or a warm-up) with
     a lag of 16 rows; the residual against it is compared with the median and MAD of the last 512 clean
-    residuals, which carry the same lag. A flagged value enters neither. The scale is widened by (1 + 32 / n)
-    for the n residuals that it rests on: of few, serially correlated ones a MAD is often far too small.
-    After 64 flagged rows running the level has changed for good, and the stream starts anew on it.
+    residuals, which carry the same lag. A flagged value enters neither.
+
+    The scale is the larger of the MAD's and that of the upper tail (99 % point / 2.326), which agree for
+    normal noise. Gradient norms of small batches have a heavy tail (1.75 x the MAD's scale over 1,500 steps
+    of 8 rows of the laptop corpus), and a spike must stand out from that: with the MAD alone 31 of 60 clean
+    runs with such a tail came to a precursor, with this none. It is widened by (1 + 32 / n) for the n
+    residuals that it rests on: of few, serially correlated ones any estimate is often far too small. After
+    64 flagged rows running the level has changed for good, and the stream starts anew on it.
     """
 
     def __init__(self, floor: float, state: Mapping[str, Any] | None = None):
@@ -64,8 +69,10 @@ class Spike:
             residual = x - baseline
             n = len(self.residuals)
             if n >= HISTORY:
-                scale = max(1.4826 * self.residuals.mad() * (1 + 32 / n), self.floor)
-                z = (residual - self.residuals.median()) / scale
+                middle = self.residuals.median()
+                tail = (self.residuals.quantile(0.99) - middle) / 2.326
+                scale = max(max(1.4826 * self.residuals.mad(), tail) * (1 + 32 / n), self.floor)
+                z = (residual - middle) / scale
                 numbers = {"value": value, "baseline": math.exp(baseline), "z": z, "scale": scale}
                 if z > FLAG:
                     self.flagged += 1

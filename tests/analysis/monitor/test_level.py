@@ -39,6 +39,13 @@ def test_a_watch_ends_after_twelve_clean_evaluations(forecast):
     assert seen == ["normal"] * 2 + ["watch"] * 12 + ["normal"] * 2
 
 
+def test_rows_without_an_evaluation_do_not_count_as_clean(forecast):
+    monitor = Monitor(forecast)
+    evaluate(monitor, 0.5, 7)
+    verdicts = [monitor.update({"step": 1000 + k}) for k in range(1, 50)]
+    assert {verdict.state for verdict in verdicts} == {"watch"}
+
+
 def test_one_evaluation_outside_the_99_percent_band_is_watched(forecast):
     monitor = Monitor(forecast)
     verdict = evaluate(monitor, 0.5, 7)

@@ -14,6 +14,7 @@ def test_median_and_mad_are_those_of_the_last_values(size):
         distances = sorted(abs(x - np.median(seen)) for x in seen)
         assert window.values == seen
         assert window.median() == pytest.approx(np.median(seen), abs=1e-12)
+        assert window.quantile(0.9) == sorted(seen)[int(np.ceil(0.9 * len(seen))) - 1]
         assert window.mad() == pytest.approx(distances[(len(seen) - 1) // 2], abs=1e-12)
 
 
