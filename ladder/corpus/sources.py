@@ -91,7 +91,8 @@ def _files(source: Source) -> list[tuple[Any, str]]:
         raise CorpusError(f"{domain}: cannot open {source.uri} ({error}): check the address") from None
     if not paths:
         raise CorpusError(
-            f"{domain}: no file {source.uri}: give a path, a glob or a URL of {', '.join(KINDS)}"
+            f"{domain}: no file {source.uri} (or it cannot be reached): give a path, a glob or a URL of "
+            + ", ".join(KINDS)
         )
     for name in paths:
         if not name.removesuffix(".gz").endswith(KINDS):

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from ladder.corpus.clean import SAMPLE, WINDOW, clean, fold, window_hashes
+from ladder.corpus.clean import SAMPLE, WINDOW, clean, fold, shares_found, window_hashes
 
 EVERYTHING = 10**9
 
@@ -21,12 +21,13 @@ def test_documents_that_agree_up_to_case_and_digits_are_kept_once():
     assert len(train) == 2 and held_out == []
 
 
-def test_a_document_mostly_seen_before_is_dropped_and_one_half_new_is_kept():
-    first, second = prose(1), prose(2)
-    nearly = first + " " + prose(3, words=20)
-    half = second[: len(second) // 3] + " " + prose(4)
-    train, _ = clean([("a", first), ("b", nearly), ("c", second), ("d", half)], 0.0, EVERYTHING, EVERYTHING)
-    assert len(train) == 3 and half in train and second in train
+def test_a_document_mostly_seen_before_is_dropped_and_one_mostly_new_is_kept():
+    shared, little = prose(1), prose(2, words=40)
+    nearly = [shared + " " + prose(seed, words=40) for seed in (3, 4)]
+    related = [little + " " + prose(seed) for seed in (5, 6)]
+    documents = [(str(k), text) for k, text in enumerate(nearly + related)]
+    train, _ = clean(documents, 0.0, EVERYTHING, EVERYTHING)
+    assert len(set(train) & set(nearly)) == 1 and set(related) <= set(train)
 
 
 def test_a_group_is_held_out_as_a_whole():
@@ -70,3 +71,13 @@ def test_windows_are_those_of_the_document_alone(length):
     places = max(0, length - WINDOW + 1)
     assert len(alone) <= places and (places < 1000 or 0.8 < len(alone) * SAMPLE / places < 1.2)
     assert not alone & crowd[2]
+
+
+def test_the_share_of_a_document_found_elsewhere_is_exact():
+    others = [fold(prose(k, words=10 + k)) for k in range(40)] + [b"", b"short"]
+    mixed = [others[7][20:90] + fold(prose(50)), others[30], b"tiny", fold(prose(51)), others[8] + others[9]]
+    windows = {text[k : k + WINDOW] for text in others for k in range(len(text) - WINDOW + 1)}
+    for text, share in zip(mixed, shares_found(mixed, others), strict=True):
+        places = [text[k : k + WINDOW] in windows for k in range(len(text) - WINDOW + 1)]
+        assert share == (pytest.approx(sum(places) / len(places)) if places else 0.0)
+    assert shares_found(mixed, []) == [0.0] * 5 and shares_found([], others) == []

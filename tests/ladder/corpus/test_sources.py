@@ -68,7 +68,7 @@ def test_a_document_keeps_its_side_when_others_come(tmp_path):
         source = Source(domain="mine", uri=str(tmp_path / "a.jsonl"))
         return {text: held for held, text in split_documents(source, 0.2, quiet)}
 
-    few, many = sides(TEXTS), sides([f"more {k}" for k in range(1000)] + TEXTS)
+    few, many = sides(TEXTS), sides([f"more {k}" for k in range(1003)] + TEXTS)
     assert few.items() <= many.items()
     assert 0.15 < sum(many.values()) / len(many) < 0.25
 

@@ -67,5 +67,8 @@ def test_large_vocabularies_take_four_bytes_a_token():
 def test_a_sample_is_the_same_whatever_the_order():
     chosen = sample(LINES, 5000)
     assert chosen == sample(reversed(LINES), 5000)
+    assert chosen != sorted(chosen) and chosen != sorted(chosen, reverse=True)
+    numbers = [int(text.split()[1].rstrip(":")) for text in chosen]
+    assert min(numbers) < 50 and max(numbers) > 350  # from all of the text, not its beginning or end
     assert 4800 < sum(len(text.encode()) for text in chosen) <= 5000
     assert len(sample(LINES[:1], 1)) == 1
