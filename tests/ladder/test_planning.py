@@ -122,6 +122,7 @@ def test_other_machines_are_not_judged_by_this_one(machine, monkeypatch):
     [
         ((100, 1000), 2000, "tokens per active parameter go from"),
         ((100, 105), 108, "the rungs span 1.1x in FLOPs"),
+        ((100, 112), 112, "tokens per active parameter go from"),
         ((100, 1000), 900, "less than the top rung's"),
         ((100, 1000), 501_000, "501x the top rung"),
     ],
@@ -133,6 +134,11 @@ def test_a_doubtful_design_is_warned_about(machine, steps, target_steps, words):
     assert any(words in warning for warning in planned.warnings)
     assert all(warning in " ".join(str(planned).split()) for warning in planned.warnings)
     assert planned.problems == ()
+
+
+def test_nearly_equal_tokens_per_parameter_are_no_reason_to_warn(machine):
+    ladder = Ladder(name="l", rungs=tuple(Rung(name=f"s{n}", run=RUN.replace(steps=n)) for n in (100, 109)))
+    assert not any("tokens per active" in warning for warning in plan(ladder).warnings)
 
 
 def test_a_sound_design_has_no_warning(machine):

@@ -59,16 +59,17 @@ def test_rows_are_seen_after_a_flush_and_cut_by_size_and_time(store, monkeypatch
     life.flush()
     life.flush()  # nothing open: no empty segment
     assert len(run.rows()) == 1
-    monkeypatch.setattr(attempt, "SEGMENT_BYTES", 10)
-    life.row({"step": 2, "train_ce": 1.0})
-    assert len(run.rows()) == 2
+    monkeypatch.setattr(attempt, "SEGMENT_BYTES", 40)  # two rows
+    for step, seen in ((2, 1), (3, 3), (4, 3), (5, 5)):
+        life.row({"step": step, "train_ce": 1.0})
+        assert len(run.rows()) == seen
     monkeypatch.setattr(attempt, "SEGMENT_BYTES", 10**9)
     clock = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: clock)
-    life.row({"step": 3, "train_ce": 1.0})
+    life.row({"step": 6, "train_ce": 1.0})
     clock += attempt.SEGMENT_SECONDS
-    life.row({"step": 4, "train_ce": 1.0})
-    assert [row["step"] for row in run.rows()] == [1, 2, 3, 4]
+    life.row({"step": 7, "train_ce": 1.0})
+    assert [row["step"] for row in run.rows()] == list(range(1, 8))
 
 
 def test_parts_of_a_row_are_joined(store):
