@@ -117,6 +117,7 @@ def _forecast(store: Store) -> tuple[dict[str, Any] | None, str]:
 
 def _run(record: RunRecord, is_target: bool) -> dict[str, Any]:
     spec, status, evals = record.spec, record.status(), record.evals()
+    loss = _number(evals[-1]["loss"]) if evals else None
     return {
         "run": record.id,
         "rung": record.rung,
@@ -125,8 +126,8 @@ def _run(record: RunRecord, is_target: bool) -> dict[str, Any]:
         "reason": status["reason"],
         "step": status["step"],
         "steps": spec.steps,
-        "loss": evals[-1]["loss"] if evals else None,
-        "finished": bool(evals) and evals[-1]["progress"] >= 1,
+        "loss": loss,
+        "finished": loss is not None and evals[-1]["progress"] >= 1,
         "parameters": parameters(spec.model).total,
         "active": active_parameters(spec),
         "tokens": spec.tokens,
@@ -150,7 +151,7 @@ def _target(forecast: dict[str, Any] | None, run: dict[str, Any] | None) -> dict
     rows = []
     for progress, loss in zip(run["evals"]["progress"], run["evals"]["loss"], strict=True):
         k = at.get(round(progress, 6))
-        if k is not None:
+        if k is not None and loss is not None:
             rows.append((progress, loss, *(bands[name][k] for name in ("median", "lo90", "hi90"))))
     if not rows:
         return None

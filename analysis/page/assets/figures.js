@@ -81,7 +81,7 @@ function scaling(data) {
         if (f && f.lo90 !== null) whisker(u, Math.log10(f.flops), f.lo90, f.hi90, t.accent);
         if (landed) {
           glyph(u, "diamond", Math.log10(landed.flops), landed.loss, t.ink, 5);
-          label(u, brief(landed.run), Math.log10(landed.flops), landed.loss, t.ink, 6, -12, "right");
+          label(u, brief(landed.run), Math.log10(landed.flops), landed.loss, t.ink, 6, f && landed.loss < f.median ? 22 : -12, "right");
         }
       },
     });
@@ -115,7 +115,7 @@ function eventMarks(data, run, x) {
   const rank = (event) => (order.indexOf(event.state) + 1 || 4);
   return data.events.filter((event) => event.run === run).sort((a, b) => rank(a) - rank(b)).map((event) => ({
     x: x(event), text: event.state || event.kind,
-    color: event.state === "watch" ? t.watch : event.state && event.state !== "normal" ? t.alarm : t.faint,
+    color: event.state === "watch" ? t.watch : event.state && event.state !== "normal" ? t.alarm : t.muted,
   }));
 }
 
@@ -155,7 +155,7 @@ function trajectory(data) {
           ["90 % band", low && `${low} to ${high}`], ...lines.map((run, n) => [run.run, at(first + n + 1)])];
       },
       draw: (u) => {
-        if (target) marks(u, eventMarks(data, target.run, (e) => e.tokens), t.faint);
+        if (target) marks(u, eventMarks(data, target.run, (e) => e.tokens), t.muted);
         if (watched) watched.evals.tokens.forEach((x, k) => glyph(u, "disc", x, watched.evals.loss[k], t.ink, 3));
       },
     });
@@ -198,7 +198,7 @@ function residual(data) {
         ctx.strokeStyle = t.accent; ctx.lineWidth = 1.6 * px();
         ctx.beginPath(); ctx.moveTo(bbox.left, zero); ctx.lineTo(bbox.left + bbox.width, zero); ctx.stroke();
         const run = targetOf(data);
-        if (run) marks(u, eventMarks(data, run.run, (e) => 100 * e.progress), t.faint);
+        if (run) marks(u, eventMarks(data, run.run, (e) => 100 * e.progress), t.muted);
         points.x.forEach((v, k) => glyph(u, "disc", v, points.y[k], t.ink, 3.4));
       },
     });
@@ -230,7 +230,7 @@ function dynamics(data, panel) {
       readout: (k) => [["at", `${Number(values[0][k].toPrecision(3))} %`],
         ...all.map((line, n) => [line.run, values[offset + n + 1][k] === null ? null : show.short(values[offset + n + 1][k])]),
         ["extremes", target && values[1][k] !== null ? `${show.short(values[2][k])} to ${show.short(values[1][k])}` : null]],
-      draw: (u) => { if (target) marks(u, eventMarks(data, target.run, (e) => 100 * e.progress), t.faint); },
+      draw: (u) => { if (target) marks(u, eventMarks(data, target.run, (e) => 100 * e.progress), t.muted); },
     });
   });
 }

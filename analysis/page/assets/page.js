@@ -30,12 +30,17 @@ function strip(data) {
   return h("svg.strip", { viewBox: `0 0 ${width} 102`, role: "img", "aria-label": `${says}: median ${show.loss(edge("median"))}, 90 % band ${show.loss(edge("lo90"))} to ${show.loss(edge("hi90"))} ${data.unit}` }, parts);
 }
 
+function warned(f) {
+  const count = f.warnings.filter((w) => w.severity === "warning").length;
+  return count ? [", ", h("a", { href: "#fit" }, `${count} warning${count > 1 ? "s" : ""}`)] : [];
+}
+
 function facts(data) {
   const f = data.forecast, { state } = data.headline;
-  const rows = [["Monitor", state ? chip(state, TONE[state]) : chip("not watching yet", "waiting")]];
+  const rows = [["Monitor", state ? chip(state, TONE[state]) : chip("not yet", "waiting")]];
   if (f) {
     rows.push(["90 % half-width", f.half_width_percent === null ? "no band" : `±${f.half_width_percent.toFixed(2)} %`],
-      ["Reach", `${Number(f.times.toPrecision(2))}× the top rung`], ["Grade of the fit", f.grade],
+      ["Reach", `${Number(f.times.toPrecision(2))}× the top rung`], ["Grade of the fit", [f.grade, ...warned(f)]],
       ["Forecast frozen", show.time(f.created)], ["sha256", h("code", { title: f.sha256 }, f.sha256.slice(0, 12))]);
   }
   if (!f) {
@@ -70,13 +75,13 @@ function fitCard(data) {
   const shares = Object.entries(f.shares).map(([name, share]) => `${name} ${Math.round(100 * share)} %`).join(", ");
   const rows = f.rungs.run.map((run, k) => h("tr", {}, cell("Run", run), cell("FLOPs", show.power(f.rungs.flops[k])), cell("Loss", show.loss(f.rungs.loss[k])),
     cell("From the law", show.percent(100 * f.rungs.residual[k])), cell("z, left out", f.rungs.z && f.rungs.z[k] !== null ? show.signed(f.rungs.z[k], 1) : null)));
-  return h("section.card", {}, h("h2", {}, "Fit"), h("div.two", {},
-    h("div", {}, h("dl.plain", {}, [["Law", f.equation], ["Floor E", `${show.loss(f.E[1])} (90 %: ${show.loss(f.E[0])} to ${show.loss(f.E[2])})`],
+  return h("section.card", { id: "fit" }, h("h2", {}, "Fit"), h("div.two", {},
+    h("dl.plain", {}, [["Law", f.equation], ["Floor E", `${show.loss(f.E[1])} (90 %: ${show.loss(f.E[0])} to ${show.loss(f.E[2])})`],
       ...Object.entries(f.exponents).map(([name, value]) => [`Exponent ${name}`, value.toFixed(3)]), ["Noise of one run", `${(100 * f.noise).toFixed(2)} %`], ["Grade", f.grade], ["Where the width comes from", shares], ["Holds", f.condition]]
       .map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
-      h("h2", { style: "margin-top:20px" }, notes.length ? "Warnings and notes" : "No warnings"), h("ul.notes", { style: "margin-top:8px" }, notes)),
     h("div.scroll", { tabindex: 0 }, h("table", {}, h("thead", {}, h("tr", {}, ["Run", "FLOPs", "Loss", "From the law", "z, left out"].map((name) => h("th", { scope: "col" }, name)))),
-      h("tbody", {}, rows)))));
+      h("tbody", {}, rows)))),
+    h("h3", {}, notes.length ? "Warnings and notes" : "No warnings"), notes.length ? h("ul.notes", {}, notes) : null);
 }
 
 function valuesTable(data) {
@@ -87,8 +92,8 @@ function valuesTable(data) {
   const rows = b.progress.map((p, k) => {
     const loss = losses.get(p.toFixed(5));
     return h("tr", {}, cell("Progress", show.share(p)), cell("Tokens", b.tokens[k] === null ? null : show.count(b.tokens[k])), cell("Forecast", show.loss(b.median[k])),
-      cell("90 % band", b.lo90[k] === null ? null : `${show.loss(b.lo90[k])} to ${show.loss(b.hi90[k])}`), cell("Observed", loss === undefined ? null : show.loss(loss)),
-      cell("Distance", loss === undefined ? null : show.percent(100 * (loss / b.median[k] - 1))));
+      cell("90 % band", b.lo90[k] === null ? null : `${show.loss(b.lo90[k])} to ${show.loss(b.hi90[k])}`), cell("Observed", loss ? show.loss(loss) : null),
+      cell("Distance", !loss ? null : show.percent(100 * (loss / b.median[k] - 1))));
   });
   return h("details", {}, h("summary", {}, "The same as a table"), h("div.scroll", { tabindex: 0 }, h("table", {}, h("thead", {}, h("tr", {},
     ["Progress", "Tokens", "Forecast", "90 % band", "Observed", "Distance"].map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, rows))));

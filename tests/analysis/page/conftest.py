@@ -102,6 +102,11 @@ def build(folder, stage="finished", **changes):
     return store
 
 
+@pytest.fixture
+def declared():
+    return ladder()
+
+
 @pytest.fixture(scope="session")
 def stores(tmp_path_factory):
     """Stores by stage, each built once."""

@@ -1,6 +1,7 @@
 """What the page's data says at each stage of a ladder."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -84,6 +85,21 @@ def test_run_rows_carry_counts_roles_and_states(gathered):
     assert runs["d72"]["role"] == "target" and runs["d72"]["state"] == "queued"
     assert (runs["d40-r1"]["step"], runs["d40-r1"]["steps"]) == (913, 2031)
     assert runs["d32"]["active"] == 59_904 and runs["d32"]["loss"] > 0
+
+
+def test_a_loss_that_is_no_number_is_a_gap(declared, tmp_path):
+    store = Store(tmp_path)
+    store.create(declared)
+    record = store.run("d32")
+    attempt = record.begin(record.spec, {})
+    for step, loss in ((98, 3.0), (195, math.nan)):
+        attempt.row({"step": step, "grad_norm": math.inf, "eval_loss": loss})
+    attempt.finish("failed", "step 195: the loss is no number")
+    data = gather(store)
+    json.dumps(data, allow_nan=False)
+    run = data["runs"][0]
+    assert run["loss"] is None and run["evals"]["loss"] == [3.0, None] and not run["finished"]
+    assert "d32 failed: step 195: the loss is no number." in data["missing"]
 
 
 def test_decimation_keeps_the_extremes_and_the_newest_row():

@@ -90,6 +90,20 @@ def test_the_page_says_what_the_forecast_was_and_where_the_target_landed(gathere
     assert data["forecast"]["warnings"][0]["text"] in text
 
 
+def test_a_forecast_without_a_band_and_a_lost_evaluation_still_draw(gathered, look):
+    data = gathered("finished")
+    forecast, target = data["forecast"], data["target"]
+    for name in forecast["bands"]:
+        if name not in ("progress", "tokens", "step", "median"):
+            forecast["bands"][name] = [None] * len(forecast["bands"]["median"])
+    forecast |= {"lo90": None, "hi90": None, "half_width_percent": None, "point_only": True}
+    target |= {"lo90": None, "hi90": None, "inside": None}
+    data["runs"][-1]["evals"]["loss"][5] = None
+    page = look(render(data), 390)
+    assert page.errors == [] and "no band" in page.inner_text("main")
+    assert all(share > 0.005 for share in page.evaluate(INK))
+
+
 def test_markup_in_any_text_stays_text(gathered, look):
     def poisoned(value):
         if isinstance(value, dict):
@@ -122,7 +136,9 @@ def test_markup_in_any_text_stays_text(gathered, look):
 def test_a_link_that_is_no_web_address_is_no_link(gathered, look):
     data = gathered("finished")
     data["ladder"]["hypothesis"]["links"] = ["javascript:window.hacked=1", "https://example.org/1"]
-    hrefs = look(render(data)).eval_on_selector_all("main a", "all => all.map((a) => a.getAttribute('href'))")
+    hrefs = look(render(data)).eval_on_selector_all(
+        "dl.plain a", "all => all.map((a) => a.getAttribute('href'))"
+    )
     assert hrefs == ["https://example.org/1"]
 
 
