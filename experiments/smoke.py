@@ -8,20 +8,14 @@ from ladder import EvalSpec, Ladder, Rung, RunSpec
 from ladder.recipe import laptop
 
 
-def short(width: int, steps: int) -> RunSpec:
-    return laptop(width).replace(
-        steps=steps,
-        batch_tokens=8 * 128,
-        evaluation=EvalSpec(every=0.1, rows=32, loss_per="byte", unit="other"),
-    )
+def short(width: int) -> RunSpec:
+    """The laptop recipe at a sixteenth of its tokens."""
+    evaluation = EvalSpec(every=0.1, rows=32, loss_per="byte", unit="other")
+    return laptop(width, tokens_per_active=3, steps=100).replace(evaluation=evaluation)
 
 
 LADDER = Ladder(
     name="smoke",
-    rungs=(
-        Rung(name="d16", run=short(16, 80)),
-        Rung(name="d24", run=short(24, 120)),
-        Rung(name="d32", run=short(32, 160)),
-    ),
-    target=Rung(name="d48", run=short(48, 240)),
+    rungs=tuple(Rung(name=f"d{width}", run=short(width)) for width in (16, 24, 32)),
+    target=Rung(name="d48", run=short(48)),
 )

@@ -74,7 +74,7 @@ def _explain(cls: type, error: ValidationError) -> str:
 
 
 def _nearest(cls: Any, where: tuple[int | str, ...]) -> str:
-    if len(where) > 1:
+    if len(where) != 1:
         return ""
     near = get_close_matches(str(where[0]), cls.model_fields, 1)
     return f", did you mean {near[0]}?" if near else f"; {cls.__name__} has {', '.join(cls.model_fields)}"

@@ -4,10 +4,14 @@ import argparse
 import sys
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ladder.loading import load_module
 from ladder.spec import Ladder
 from ladder.values import SpecError
+
+if TYPE_CHECKING:
+    from ladder.cluster.driver import Result
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -58,14 +62,17 @@ def _cluster():
     return RayCluster()
 
 
-def verdict(result) -> str:
+def verdict(result: "Result") -> str:
     """The outcome in words."""
-    half = (result.hi90 - result.lo90) / 2 / result.median
-    miss = result.target_loss / result.median - 1
-    where = "inside" if result.inside else "OUTSIDE"
+    landed = f"target loss {result.target_loss:.4f}, forecast {result.median:.4f}"
+    if result.lo90 is not None and result.hi90 is not None:
+        half = (result.hi90 - result.lo90) / 2 / result.median
+        where = "inside" if result.inside else "OUTSIDE"
+        landed += (
+            f" (90 % band {result.lo90:.4f} to {result.hi90:.4f}, half-width {half:.2%}): {where} the band"
+        )
     return (
-        f"target loss {result.target_loss:.4f}, forecast {result.median:.4f} (90 % band {result.lo90:.4f} to "
-        f"{result.hi90:.4f}, half-width {half:.2%}): {where} the band, {miss:+.2%} from the median\n"
+        f"{landed}, {result.target_loss / result.median - 1:+.2%} from the median\n"
         f"monitor: {result.state}; forecast sha256 {result.forecast_sha256[:12]}\n"
         f"report: {result.report} ({result.wall_s:.0f} s)"
     )

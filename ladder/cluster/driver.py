@@ -6,12 +6,15 @@ stopped anywhere goes on when it is started again.
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
+import pandas as pd
+
 from analysis import Forecast, ScalingFit, fit, forecast
 from ladder import corpus
+from ladder.accounting import eval_points
 from ladder.cluster.work import Ended, Job
 from ladder.spec import Ladder, Resources, Rung, RunSpec
 from ladder.store import Store, provenance
@@ -51,13 +54,16 @@ class Launch:
 
 @dataclass(frozen=True)
 class Result:
-    """What a ladder came to: the target's final loss beside the frozen 90 % band, and the monitor's word."""
+    """What a ladder came to: the target's final loss beside the frozen 90 % band, and the monitor's word.
+
+    lo90, hi90 and inside are None where the target is too far beyond the rungs for a band.
+    """
 
     target_loss: float
     median: float
-    lo90: float
-    hi90: float
-    inside: bool
+    lo90: float | None
+    hi90: float | None
+    inside: bool | None
     state: str
     forecast_sha256: str
     report: str
@@ -81,6 +87,7 @@ class Training:
         self._make_backend = backend
         self._backend: Backend | None = None
         self._provenance = provenance()
+        self._corpora: dict[tuple[str, int], corpus.Corpus] = {}
 
     def finish(self, launches: list[Launch], forecast: str | None = None) -> None:
         """Bring every launch to `finished`, skipping those that already are with this fingerprint."""
@@ -99,9 +106,10 @@ class Training:
                     f"{launch.run} asks for {launch.resources.cpus} CPUs, the cluster has {backend.cpus}: "
                     "lower its Resources(cpus=...) or use a larger machine"
                 )
-        folders = self._corpora(waiting)
+        for launch in waiting:
+            self.text(launch.spec)  # before the first start: what is wrong with the text is wrong for all
         try:
-            self._drain(backend, waiting, launches, folders, forecast)
+            self._drain(backend, waiting, launches, forecast)
         except KeyboardInterrupt:
             self._leave(backend, launches)
             raise
@@ -109,21 +117,18 @@ class Training:
         if failed:
             raise RunFailed("; ".join(f"{launch.run} {launch.state}: {launch.reason}" for launch in failed))
 
-    def _corpora(self, launches: Iterable[Launch]) -> dict[tuple, str]:
-        """One folder of token shards for each different text and vocabulary."""
-        folders: dict[tuple, str] = {}
-        for launch in launches:
-            if _text(launch.spec) not in folders:
-                built = corpus.build(launch.spec.data, launch.spec.model.vocab_size, say=self.say)
-                folders[_text(launch.spec)] = str(built.folder)
-        return folders
+    def text(self, spec: RunSpec) -> corpus.Corpus:
+        """The token shards of a run, built once for each different text and vocabulary."""
+        key = digest(spec.data.model_dump(mode="json", exclude={"phases"})), spec.model.vocab_size
+        if key not in self._corpora:
+            self._corpora[key] = corpus.build(spec.data, spec.model.vocab_size, say=self.say)
+        return self._corpora[key]
 
     def _drain(
         self,
         backend: Backend,
         waiting: list[Launch],
         launches: list[Launch],
-        folders: dict[tuple, str],
         forecast: str | None,
     ) -> None:
         queue, running = list(waiting), dict[str, Launch]()
@@ -136,7 +141,7 @@ class Training:
                 queue.remove(launch)
                 running[launch.run] = launch
                 launch.state = "running"
-                backend.start(self._job(launch, folders[_text(launch.spec)], forecast))
+                backend.start(self._job(launch, forecast))
             for ended in backend.poll(PATIENCE_S):
                 launch = running.pop(ended.run)
                 launch.state, launch.reason = ended.state, ended.reason
@@ -144,15 +149,16 @@ class Training:
                 running[run].seen = seen
             self.show(launches)
 
-    def _job(self, launch: Launch, folder: str, forecast: str | None) -> Job:
+    def _job(self, launch: Launch, forecast: str | None) -> Job:
+        text = self.text(launch.spec)
         return Job(
             run=launch.run,
             spec=launch.spec.to_json(),
             store=self.store.url,
-            corpus=folder,
+            corpus=str(text.folder),
             cpus=launch.resources.cpus,
             devices=launch.spec.parallel.data,
-            provenance=self._provenance,
+            provenance=self._provenance | {"corpus_sha256": text.sha256},
             forecast=forecast,
         )
 
@@ -194,7 +200,7 @@ def run_ladder(
             training.finish([launch for rung in ladder.rungs for launch in launches(rung)])
             found = fit(store.evals(names=[run for rung in ladder.rungs for run, _ in rung.runs]))
             say(found.summary())
-            frozen = freeze(found, ladder.target, store, say)
+            frozen = freeze(found, ladder.target, store, training)
             training.finish(launches(ladder.target), forecast=store.path(FORECAST))
         finally:
             training.close()
@@ -206,43 +212,48 @@ def launches(rung: Rung) -> list[Launch]:
     return [Launch(run, spec, rung.resources) for run, spec in rung.runs]
 
 
-def freeze(found: ScalingFit, target: Rung, store: Store, say: Callable[[str], None]) -> Forecast:
+def freeze(found: ScalingFit, target: Rung, store: Store, training: Training) -> Forecast:
     """Write the forecast before the target starts. Once the target has a row, the file is never replaced."""
-    fresh = forecast(found, target.run)
-    if store.exists(FORECAST):
+    if store.exists(FORECAST) and store.run(target.name).rows():
         kept = Forecast.load(store.path(FORECAST))
-        if kept.sha256 == fresh.sha256:
-            return kept
-        if store.run(target.name).rows():
-            say(
-                f"the forecast {kept.sha256[:12]} was frozen before {target.name} started and stays the judge"
-            )
-            return kept
+        training.say(
+            f"the forecast {kept.sha256[:12]} was frozen before {target.name} started: it is the judge"
+        )
+        return kept
+    regime = {
+        "recipe": target.run.fingerprint,
+        "data": training.text(target.run).sha256,
+        "evaluation": digest(target.run.evaluation.model_dump(mode="json")),
+    }
+    fresh = forecast(found, pd.DataFrame(eval_points(target.run, target.name)), regime=regime)
     fresh.save(store.path(FORECAST))
-    say(f"forecast frozen: sha256 {fresh.sha256}\n{fresh.summary()}")
+    training.say(f"forecast of {target.name}, frozen before it starts: {_band(fresh)}")
     return fresh
+
+
+def _band(frozen: Forecast) -> str:
+    last = frozen.frame(levels=(0.9,)).iloc[-1]
+    band = "no band" if frozen.point_only else f"90 % band {last['lo90']:.4f} to {last['hi90']:.4f}"
+    return f"{last['median']:.4f}, {band}, sha256 {frozen.sha256[:12]}"
 
 
 def _result(target: Rung, store: Store, frozen: Forecast, report: str, wall_s: float) -> Result:
     record = store.run(target.name)
     loss = float(record.evals()[-1]["loss"])
     last = frozen.frame(levels=(0.9,)).iloc[-1]
+    lo, hi = (None, None) if frozen.point_only else (float(last["lo90"]), float(last["hi90"]))
     verdicts = [event["state"] for event in record.events() if event["kind"] == "verdict"]
     return Result(
         target_loss=loss,
         median=float(last["median"]),
-        lo90=float(last["lo90"]),
-        hi90=float(last["hi90"]),
-        inside=bool(last["lo90"] <= loss <= last["hi90"]),
+        lo90=lo,
+        hi90=hi,
+        inside=None if lo is None or hi is None else lo <= loss <= hi,
         state=verdicts[-1] if verdicts else "normal",
         forecast_sha256=frozen.sha256,
         report=report,
         wall_s=round(wall_s, 3),
     )
-
-
-def _text(spec: RunSpec) -> tuple:
-    return digest(spec.data.model_dump(mode="json", exclude={"phases"})), spec.model.vocab_size
 
 
 def _names(launches: list[Launch]) -> str:

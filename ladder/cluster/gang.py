@@ -5,6 +5,7 @@ Ray's own restarts are off: what a failure means is the driver's business. Facts
 held to its cores by affinity and thread flags, which need a fresh worker process of their own.
 """
 
+import logging
 import os
 from dataclasses import asdict
 from typing import Any
@@ -21,6 +22,8 @@ class RayCluster:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         import ray
+        import ray.exceptions
+        import ray.util.scheduling_strategies
 
         self._ray = ray
         self._free = sorted(os.sched_getaffinity(0))
@@ -29,8 +32,7 @@ class RayCluster:
             num_cpus=self.cpus,
             include_dashboard=False,
             log_to_driver=False,
-            logging_level="error",
-            configure_logging=True,
+            logging_level=logging.ERROR,
         )
         self._actors: dict[str, tuple[Any, Any, list[int]]] = {}  # run -> actor, placement group, cores
         self._pending: dict[Any, str] = {}  # reference of Work.run -> run

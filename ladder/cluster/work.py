@@ -8,6 +8,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ladder.spec import RunSpec
@@ -44,7 +45,7 @@ class Work:
         self._last: dict[str, Any] = {}
 
     def run(self) -> Ended:
-        """Train to the end, or to the first reason to stop. A failure is recorded and returned, not raised."""
+        """Train to the end, or to the first reason to stop; a failure is recorded and returned."""
         job = self.job
         record = Store(job.store).run(job.run)
         try:
@@ -60,7 +61,7 @@ class Work:
         from ladder.train.loop import train
 
         try:
-            shards = corpus.open_corpus(self.job.corpus)
+            shards = corpus.open_corpus(Path(self.job.corpus))
             watch = self._watch(record, attempt)
             outcome = train(spec, shards, attempt, watch=watch, should_stop=self._leave.is_set)
         except Exception as error:

@@ -35,7 +35,7 @@ def test_the_target_is_trained_after_its_forecast_is_frozen(micro: Ladder, share
     assert result.forecast_sha256 == frozen.sha256
     assert result.lo90 < result.median < result.hi90
     assert result.inside == (result.lo90 <= result.target_loss <= result.hi90)
-    assert result.target_loss == store.run("w32").evals()[-1]["loss"]
+    assert result.target_loss == store.run("w24").evals()[-1]["loss"]
     assert math.isfinite(result.target_loss)
     assert Path(result.report).read_text().startswith("<!doctype html>")
     for rung in micro.everything:
@@ -55,8 +55,27 @@ def test_a_second_call_trains_nothing_and_repeats_the_result(micro: Ladder, shar
 
 def test_another_ladder_is_refused(micro: Ladder, shared: Path) -> None:
     other = micro.replace(rungs=micro.rungs[1:])
-    with pytest.raises(StoreError, match="another|differs"):
+    with pytest.raises(StoreError, match="only there: w8"):
         run(other, Store(str(shared / "micro")), never)
+
+
+def test_ctrl_c_leaves_checkpoints_and_the_next_call_goes_on(micro: Ladder, tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "micro"))
+
+    def press_ctrl_c(launches: list) -> None:
+        if launches[-1].run == "w24" and launches[-1].state == "running":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_ladder(micro, store, InProcess, say=lambda text: None, show=press_ctrl_c)
+    left = store.run("w24").status()
+    assert left["state"] == "stopped" and 0 < left["step"] < left["steps"]
+
+    run(micro, store)
+    record = store.run("w24")
+    assert [row["step"] for row in record.rows()] == list(range(1, left["steps"] + 1))
+    assert [event["kind"] for event in record.events()][:2] == ["start", "restart"]
+    assert record.events()[1]["resumed_from"] == left["step"]
 
 
 class Failing:
@@ -87,13 +106,13 @@ class Failing:
 
 def test_a_failed_rung_is_named_and_no_forecast_is_frozen(micro: Ladder, tmp_path: Path) -> None:
     store = Store(str(tmp_path / "micro"))
-    with pytest.raises(RunFailed, match="w8 failed: boom"):
-        run(micro, store, lambda: Failing("w8"))
+    with pytest.raises(RunFailed, match="w16 failed: boom"):
+        run(micro, store, lambda: Failing("w16"))
     assert not store.exists("forecast.json")
 
 
 def test_a_run_that_no_cluster_can_place_is_said_before_it_waits(micro: Ladder, tmp_path: Path) -> None:
     wide = micro.rungs[0].replace(resources=micro.rungs[0].resources.replace(cpus=64))
     greedy = micro.replace(rungs=(wide, *micro.rungs[1:]))
-    with pytest.raises(RunFailed, match="w4 asks for 64 CPUs, the cluster has 4"):
+    with pytest.raises(RunFailed, match="w8 asks for 64 CPUs, the cluster has 4"):
         run(greedy, Store(str(tmp_path / "micro")), lambda: Failing("none"))
