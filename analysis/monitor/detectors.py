@@ -128,9 +128,8 @@ class Level:
             return [reading]
         above = loss > band["sim_hi99"]
         self.recent = [*self.recent[-RUN:], [loss, excess, float(above)]]
-        where = (
-            f"{metric} {loss:.4f} at {progress:.1%} of the run, {numbers['percent']:+.2f} % from the forecast"
-        )
+        where = f"{metric} {loss:.4f} at {100 * progress:.1f} % of the run, "
+        where += f"{numbers['percent']:+.2f} % from the forecast"
         found = [reading]
         if above or loss < band["sim_lo99"]:
             limits = f"{band['sim_lo99']:.4f} to {band['sim_hi99']:.4f}"

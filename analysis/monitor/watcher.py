@@ -138,7 +138,8 @@ def replay(
     missing value and both count as missing: give rows as mappings when a NaN loss is to be seen.
     """
     if isinstance(rows, pd.DataFrame):
-        rows = ({k: v for k, v in row.items() if not _absent(v)} for row in rows.to_dict("records"))
+        records = rows.to_dict("records")
+        rows = [{str(k): v for k, v in row.items() if not _absent(v)} for row in records]
     monitor = Monitor(forecast)
     for event in events or ():
         if event.get("registered", True):
