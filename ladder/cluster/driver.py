@@ -195,7 +195,9 @@ def run_ladder(
     started = time.monotonic()
     store.create(ladder)
     training = Training(store, backend, say, show)
-    with store.lease(f"ladder run {ladder.name}"):
+    with store.lease(f"ladder run {ladder.name}") as lease:
+        if lease.note:
+            say(lease.note)
         try:
             training.finish([launch for rung in ladder.rungs for launch in launches(rung)])
             found = fit(store.evals(names=[run for rung in ladder.rungs for run, _ in rung.runs]))
