@@ -30,6 +30,10 @@ class Checkpoints:
         """Completed updates of the newest complete checkpoint; None when there is none yet."""
         return self._manager.latest_step()
 
+    def steps(self) -> list[int]:
+        """Completed updates of every complete checkpoint."""
+        return list(self._manager.all_steps())
+
     def save(self, state: State, step: int, *, keep: bool = False) -> None:
         """Write the state after `step` updates; nothing happens when that step is there already."""
         if step != self.newest():
