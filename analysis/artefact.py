@@ -137,7 +137,8 @@ class Forecast:
 
     def rungs(self) -> pd.DataFrame:
         """The fitted runs: run, rung, flops, loss, trend, residual, z (see ScalingFit.frame)."""
-        return pd.DataFrame(self.payload["law"]["runs"])
+        columns = ["run", "rung", "flops", "loss", "trend", "residual", "z"]
+        return pd.DataFrame(self.payload["law"]["runs"], columns=columns)  # z is absent where not computed
 
     def scaling(self) -> pd.DataFrame:
         """The law from the smallest rung to the target, for a plot: flops, median, lo90, hi90 (pointwise)."""

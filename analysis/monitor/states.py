@@ -6,7 +6,7 @@ normal < watch < precursor < runaway. A state is entered by the worst evidence o
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from analysis.monitor.detectors import Evidence
 
@@ -43,7 +43,7 @@ class Verdict:
 
     state: str
     reasons: tuple[str, ...]
-    action: str
+    action: Literal["continue", "checkpoint", "stop"]
     evidence: tuple[Evidence, ...]
     step: int
     next_step: str

@@ -95,19 +95,25 @@ class Work:
 def watched(forecast: str, record: RunRecord, attempt: Attempt) -> Callable[[dict], Any]:
     """Judge each row against a frozen forecast; a change of state becomes an event of the attempt.
 
-    A monitor that starts on a resumed run first sees the rows that the run kept, so that it stands
-    where it stood.
+    Before the first row of a resumed run the monitor sees the rows that the run kept, so that it stands
+    where it stood. Rows past the checkpoint are void by then: the loop has said from where it resumes.
     """
     from analysis import Forecast, Monitor
+    from analysis.monitor import declared_events
     from ladder.train.loop import Action
 
     monitor = Monitor(Forecast.load(forecast))
-    state = "normal"
-    for row in record.rows():
-        state = monitor.update(row).state
+    for event in declared_events(record.spec):
+        monitor.register(event)
+    state: str | None = None
 
     def judge(row: dict) -> Any:
         nonlocal state
+        if state is None:
+            state = "normal"
+            for kept in record.rows():
+                if kept["step"] < row["step"]:
+                    state = monitor.update(kept).state
         verdict = monitor.update(row)
         if verdict.state != state:
             state = verdict.state
@@ -119,9 +125,7 @@ def watched(forecast: str, record: RunRecord, attempt: Attempt) -> Callable[[dic
                 action=verdict.action,
                 evidence=verdict.evidence,
             )
-        if verdict.stop:
-            return Action("stop", f"{verdict.state}: {'; '.join(verdict.reasons)}")
-        return Action("continue")
+        return Action(verdict.action, f"{verdict.state}: {'; '.join(verdict.reasons)}")
 
     return judge
 
