@@ -27,7 +27,7 @@ lint: .venv/installed-dev
 
 .venv/installed: .venv/bin/python pyproject.toml constraints.txt
 	@echo "installing into .venv (about 1 GB, a few minutes the first time)"
-	$(PIP_INSTALL) -e .
+	$(PIP_INSTALL) -e '.[demo]'
 	@touch $@
 
 .venv/installed-dev: .venv/installed

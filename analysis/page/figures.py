@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from analysis.frame import AnalysisError
 from analysis.page.gather import gather
 from ladder.store import Store
 
@@ -16,8 +17,13 @@ def figures(store: Store, folder: str | Path) -> list[str]:
 
     A figure whose data is not there yet (no finished rung, no evaluation, no forecast) is left out.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        raise AnalysisError(
+            "no_matplotlib", "figures are drawn by matplotlib: pip install 'scaling-ladder[demo]'"
+        ) from None
 
     data = gather(store)
     Path(folder).mkdir(parents=True, exist_ok=True)
