@@ -174,7 +174,7 @@ def _evaluation(run: RunSpec, evaluate: Eval, state: State, held_out: dict[str, 
     """eval/DOMAIN of each domain and eval_loss, their plain mean: nats a token, or bits a byte of text."""
     losses: Row = {}
     for domain, rows in held_out.items():
-        sums = jax.device_get([evaluate(state, chunk) for chunk in _chunks(run, rows.tokens)])
+        sums = [jax.device_get(evaluate(state, chunk)) for chunk in _chunks(run, rows.tokens)]
         nats = sum(float(nll) for nll, _ in sums)
         predicted = sum(float(weight) for _, weight in sums)
         per_byte = run.evaluation.loss_per == "byte"

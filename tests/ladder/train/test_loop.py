@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from ladder import DataSpec, EvalSpec, Phase, Source
+from ladder import DataSpec, EvalSpec, ParallelSpec, Phase, Source
 from ladder.corpus import build
 from ladder.moe.mesh import make_mesh
 from ladder.train import loop
@@ -114,6 +114,14 @@ def test_the_evaluation_is_the_mean_over_all_held_out_rows(whole, run, corpus):
     nats, weight = make_eval(run, mesh)(state, rows.tokens)  # in one piece, where the loop takes chunks of 8
     assert weight == 11 * 15
     assert notes.rows[-1]["eval/a"] == pytest.approx(float(nats) / float(weight), rel=1e-5)
+
+
+def test_a_run_over_several_devices_evaluates_the_same(run, corpus, whole, tmp_path):
+    notes = Notes(tmp_path)
+    train(run.replace(parallel=ParallelSpec(data=4, micro_batch_rows=1)), corpus, notes)
+    for name in ("train_ce", "eval/a", "eval/b"):
+        ours, alone = (found.rows[-1][name] for found in (notes, whole[1]))
+        assert ours == pytest.approx(alone, rel=1e-5), name
 
 
 def test_bits_per_byte_count_the_text_behind_the_tokens(run, corpus, whole, tmp_path):
