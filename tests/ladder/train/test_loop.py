@@ -57,7 +57,7 @@ def run(tmp_path_factory):
         held_out=0.2,
     )
     return EXAMPLE.replace(
-        model=MODEL.replace(context=16),
+        model=MODEL.replace(layers=1, context=16),
         data=data,
         steps=STEPS,
         batch_tokens=8 * 16,

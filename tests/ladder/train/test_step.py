@@ -16,32 +16,34 @@ from tests.ladder.examples import RUN as EXAMPLE
 
 ROWS, STEPS = 16, 20
 RUN = EXAMPLE.replace(
-    model=MODEL.replace(conv_taps=3, context=16), batch_tokens=ROWS * 16, schedule=ScheduleSpec(warmup=0.1)
+    model=MODEL.replace(layers=1, conv_taps=3, context=16),
+    batch_tokens=ROWS * 16,
+    schedule=ScheduleSpec(warmup=0.1),
 )
 # Sums of float32 gradients in another order; twenty steps let the difference grow.
 SAME = 1e-5
 
 GOLDEN = [
-    5.679354,
-    5.65261,
-    5.619641,
-    5.500087,
-    5.513792,
-    5.504873,
-    5.383695,
-    5.354179,
-    5.255522,
-    5.140071,
-    5.035367,
-    5.072179,
-    4.907118,
-    4.722648,
-    4.839621,
-    4.584924,
-    4.667875,
-    4.5721,
-    4.500494,
-    4.529192,
+    5.673744,
+    5.667356,
+    5.62205,
+    5.508034,
+    5.525301,
+    5.516724,
+    5.398538,
+    5.375411,
+    5.277092,
+    5.176576,
+    5.075774,
+    5.095128,
+    4.934152,
+    4.763082,
+    4.840318,
+    4.601534,
+    4.67208,
+    4.597977,
+    4.49254,
+    4.519312,
 ]  # train_ce of each step
 
 
@@ -74,7 +76,7 @@ def test_the_losses_are_the_golden_ones(plain):
     np.testing.assert_allclose([m["train_ce"] for m in plain[1]], GOLDEN, rtol=SAME)
 
 
-@pytest.mark.parametrize("layout", [{"data": 8}, {"data": 2, "micro_batch_rows": 4}, {"micro_batch_rows": 4}])
+@pytest.mark.parametrize("layout", [{"data": 8}, {"data": 2, "micro_batch_rows": 4}])
 def test_devices_and_micro_batches_change_no_loss(plain, layout):
     _, history = trained(**layout)
     for name in ("train_ce", "train_loss", "grad_norm", "router_entropy", "max_over_mean_load", "logit_z"):
