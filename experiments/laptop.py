@@ -12,7 +12,7 @@ TARGET = laptop(72)
 LADDER = Ladder(
     name="laptop",
     hypothesis=Hypothesis(
-        question="Does the loss of width 72 follow from widths 32 to 56, seven minutes before it is known?",
+        question="Does the loss of width 72 follow from widths 32 to 56, before it is trained?",
         prediction="The target's final loss lands inside the frozen 90 % band.",
         decides="Whether this recipe may be scaled, or bends first.",
     ),

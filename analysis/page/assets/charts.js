@@ -31,8 +31,8 @@ const show = {
     }
     return String(v);
   },
-  // a loss on an axis: as many digits as its range needs
-  axisLoss: (range) => (v) => v.toFixed(range[1] - range[0] < 0.08 ? 3 : 2),
+  // as many digits as the distance between two ticks needs
+  axisValue: (v, step) => v >= 1e4 ? show.count(v) : v.toFixed(Math.max(0, Math.ceil(-Math.log10(step) - 1e-9))),
   short: (v) => (Math.abs(v) >= 1000 ? show.count(v) : String(Number(v.toPrecision(3)))),
   axisCount: (v) => {
     for (const [size, letter] of [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "k"]]) {
@@ -130,7 +130,7 @@ function chart(holder, readout, spec) {
   const t = theme();
   const axis = (a) => ({
     stroke: t.muted, font: "12px system-ui, sans-serif", grid: { stroke: t.grid, width: 1 },
-    ticks: { show: false }, gap: 6, values: (u, splits) => splits.map((v) => (v === null ? "" : a.ticks(v))),
+    ticks: { show: false }, gap: 6, values: (u, splits, axis, space, step) => splits.map((v) => (v === null ? "" : a.ticks(v, step))),
     ...(a.splits ? { splits: a.splits } : {}), ...(a.space ? { space: a.space } : {}), ...(a.size ? { size: a.size } : {}),
   });
   const rest = () => { readout.replaceChildren(spec.caption); };

@@ -59,7 +59,7 @@ function scaling(data) {
       series: [{ stroke: t.accent, width: 2 }, { stroke: "transparent" }, { stroke: "transparent" }, { stroke: "transparent" }],
       bands: [{ series: [3, 2], fill: t.band90 }],
       x: { range: padded([...data_[0]], 0.07), ticks: (v) => show.tick(10 ** v), splits: decades },
-      y: { range: padded(losses, 0.1), ticks: show.axisLoss(padded(losses, 0.1)) },
+      y: { range: padded(losses, 0.1), ticks: show.axisValue },
       caption: f ? `${f.equation}, grade ${f.grade}, ${f.condition}.` : "Final losses of the finished rung runs.",
       describe: `Scaling plot: ${done.length} finished rung runs${f ? ", the fitted law with its 90 % band" : ""}${landed ? " and the target" : ""}.`,
       readout: (k) => {
@@ -145,7 +145,7 @@ function trajectory(data) {
         ...rungs.map(() => ({ stroke: t.rung, width: 1, alpha: 0.75 })), ...(watched ? [{ stroke: t.ink, width: 1.6 }] : [])],
       bands: band.bands,
       x: { range: [0, end * 1.02], ticks: (v) => (v ? show.axisCount(v) : "0") },
-      y: { range: padded(seen, 0.08), ticks: show.axisLoss(padded(seen, 0.08)) },
+      y: { range: padded(seen, 0.08), ticks: show.axisValue },
       caption: f ? "The frozen forecast of the target, and what the runs measured." : "Evaluations of the runs so far.",
       describe: `Loss against tokens${f ? " with the forecast's 50, 90 and 99 % bands" : ""}${watched ? ` and ${watched.evals.loss.length} evaluations of ${watched.run}` : ""}.`,
       readout: (k) => {
@@ -225,7 +225,7 @@ function dynamics(data, panel) {
         ...rungs.map(() => ({ stroke: t.rung, width: 1, alpha: 0.75 })), ...(target ? [{ stroke: t.ink, width: 1.6 }] : [])],
       bands: target ? [{ series: [1, 2], fill: t.line }] : [],
       x: { range: [0, 100], ticks: (v) => `${v} %`, space: 44 },
-      y: { range: padded(seen, 0.08), ticks: show.short, size: 46 },
+      y: { range: padded(seen, 0.08), ticks: show.axisValue, size: 46 },
       caption: "Against progress of the run.", describe: `${panel.title} against progress for ${all.length} runs.`,
       readout: (k) => [["at", `${Number(values[0][k].toPrecision(3))} %`],
         ...all.map((line, n) => [line.run, values[offset + n + 1][k] === null ? null : show.short(values[offset + n + 1][k])]),
