@@ -24,7 +24,7 @@ import pandas as pd
 from ladder.spec import Ladder
 from ladder.store.attempt import Attempt, StaleAttempt
 from ladder.store.files import Files, StoreError
-from ladder.store.lease import Lease, LeaseHeld, hold
+from ladder.store.lease import Lease, LeaseHeld, hold, refuse_living
 from ladder.store.origin import provenance
 from ladder.store.rows import StoreWarning
 from ladder.store.run import EVAL_COLUMNS, RunRecord
@@ -56,23 +56,29 @@ class Store:
         return self._files.path()
 
     def create(self, ladder: Ladder) -> None:
-        """Declare the ladder here, once. Nothing changes when the store holds the same one (its runs and
-        their fingerprints decide). Raises StoreError when it holds another."""
+        """Declare the ladder here. Nothing changes when the store holds the same one (its runs and their
+        fingerprints decide). Another one is replaced as long as nothing has come of it; once a run has begun,
+        or while a driver is at work, that is a StoreError."""
         content = {"format": FORMAT, "ladder": ladder.model_dump(mode="json")}
-        if self._files.create("ladder.json", json.dumps(content, indent=1).encode()):
+        declaration = json.dumps(content, indent=1).encode()
+        if self._files.create("ladder.json", declaration):
             return
         stored = self.ladder()
         differing = _differences(stored, ladder)
-        if differing:
+        if not differing:
+            return
+        if any(run.begun for run in self.runs()):
             raise StoreError(
                 f"{self.url} holds ladder {stored.name!r}, this one is {ladder.name!r} ({differing}): "
                 "give this one a store of its own with --store DIR"
             )
+        refuse_living(self._files)
+        self._files.put("ladder.json", declaration)
 
     def ladder(self) -> Ladder:
         """The ladder that was declared here."""
         try:
-            content = json.loads(self._files.get("ladder.json"))
+            content = self._files.json("ladder.json", "format", "ladder")
         except FileNotFoundError:
             raise StoreError(f"{self.url} holds no ladder: `ladder run FILE --store DIR` makes one") from None
         if content["format"] > FORMAT:

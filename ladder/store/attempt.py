@@ -21,8 +21,13 @@ class StaleAttempt(StoreError):
 
 
 def numbers(files: Files, folder: str) -> list[int]:
-    """Attempts that were opened in a run's folder, oldest first."""
-    return sorted(int(name) for name in files.names(f"{folder}/attempts") if name.isdigit())
+    """Attempts that were opened in a run's folder, oldest first.
+
+    A folder without attempt.json is no attempt yet: someone is opening it, was killed there or found the
+    disk full. Nothing was written in it.
+    """
+    names = [name for name in files.names(f"{folder}/attempts") if name.isdigit()]
+    return sorted(int(n) for n in names if files.exists(f"{folder}/attempts/{n}/attempt.json"))
 
 
 class Attempt:
@@ -92,7 +97,6 @@ class Attempt:
 
     def event(self, step: int, kind: str, detail: str = "", registered: bool = True, **more: object) -> None:
         """Keep an event, on disk at once. registered: was it declared before it happened?"""
-        self._events += 1
         event = {
             "step": step,
             "kind": kind,
@@ -101,13 +105,15 @@ class Attempt:
             **more,
             "time": now(),
         }
-        self._close(f"events-{self._events:08d}.jsonl", [encode(event)])
+        self._close(f"events-{self._events + 1:08d}.jsonl", [encode(event)])
+        self._events += 1
 
     def flush(self) -> None:
         """Close the open segment: its rows are on disk and readers see them."""
         if self._lines:
+            self._close(f"metrics-{self._segments + 1:08d}.jsonl", self._lines)
+            # counted once it is there: what a full disk refused is written under the same number later
             self._segments += 1
-            self._close(f"metrics-{self._segments:08d}.jsonl", self._lines)
             self._lines, self._bytes = [], 0
 
     def _close(self, name: str, lines: list[str]) -> None:

@@ -5,9 +5,11 @@ and a killed writer leaves neither half; an object store gives that by itself.
 """
 
 import contextlib
+import json
 import os
 import secrets
 from pathlib import Path
+from typing import Any
 
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
@@ -56,7 +58,24 @@ class Files:
 
     def get(self, name: str) -> bytes:
         """The whole file. FileNotFoundError when there is none."""
-        return self.fs.cat_file(self.path(name))
+        try:
+            return self.fs.cat_file(self.path(name))
+        except (FileNotFoundError, NotADirectoryError):
+            raise FileNotFoundError(self.path(name)) from None
+        except OSError as error:
+            raise StoreError(f"cannot read {self.path(name)}: {error.strerror or error}") from error
+
+    def json(self, name: str, *keys: str) -> dict[str, Any]:
+        """The JSON object in a file. Raises StoreError unless it is one and has `keys`."""
+        content = self.get(name)
+        try:
+            found = json.loads(content)
+            return found | {key: found[key] for key in keys}
+        except (ValueError, KeyError, TypeError):
+            raise StoreError(
+                f"{self.path(name)} is damaged (no JSON object{' with ' if keys else ''}{', '.join(keys)}): "
+                "restore it from a copy, or delete it and run again"
+            ) from None
 
     def exists(self, name: str) -> bool:
         return self.fs.exists(self.path(name))
@@ -92,5 +111,9 @@ class Files:
             raise StoreError(f"cannot write {target}: {error.strerror}") from error
         try:
             yield temporary, target
+        except FileExistsError:
+            raise  # what `create` asks for
+        except OSError as error:
+            raise StoreError(f"cannot write {target}: {error.strerror}") from error
         finally:
             temporary.unlink(missing_ok=True)

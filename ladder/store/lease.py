@@ -30,16 +30,16 @@ def hold(files: Files, owner: str) -> Iterator[Lease]:
     clearing the older ones. Deleting a dead lease first would let a slow rival delete ours in turn.
     """
     older = _leases(files)
-    note = _refuse_living(files, older)
+    note = refuse_living(files, older)
     number = max(older, default=0) + 1
     mine = _name(number)
     content = {"owner": owner, **this_process(), "since": now()}
     if not files.create(mine, json.dumps(content, indent=1).encode()):
-        _refuse_living(files, _leases(files))
+        refuse_living(files)
         raise LeaseHeld(f"another driver took {files.path(mine)} at this moment: try again")
     try:
         # A rival may have come and gone since the first look, and another one taken its lower number.
-        _refuse_living(files, {n: lease for n, lease in _leases(files).items() if n < number})
+        refuse_living(files, {n: lease for n, lease in _leases(files).items() if n < number})
         for n in older:
             files.remove(_name(n))
         yield Lease(owner, note)
@@ -56,14 +56,14 @@ def _leases(files: Files) -> dict[int, dict]:
     for name in files.names(""):
         if number := re.fullmatch(r"lease-(\d{4,})\.json", name):
             with contextlib.suppress(FileNotFoundError):  # released between the two calls
-                found[int(number[1])] = json.loads(files.get(name))
+                found[int(number[1])] = files.json(name, "owner", "pid", "host", "born", "since")
     return found
 
 
-def _refuse_living(files: Files, leases: dict[int, dict]) -> str:
-    """A note about the dead ones."""
+def refuse_living(files: Files, leases: dict[int, dict] | None = None) -> str:
+    """A note about the dead ones of `leases` (default: all). Raises LeaseHeld for one at work."""
     note = ""
-    for number, lease in leases.items():
+    for number, lease in (_leases(files) if leases is None else leases).items():
         who = f"{lease['owner']} (pid {lease['pid']} on {lease['host']}, since {lease['since']})"
         if not is_gone(lease):
             raise LeaseHeld(

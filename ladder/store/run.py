@@ -40,6 +40,11 @@ class RunRecord:
         """Full path or URL of the run's checkpoint folder."""
         return self.files.path(f"{self._folder}/checkpoints")
 
+    @property
+    def begun(self) -> bool:
+        """Has any attempt been opened?"""
+        return bool(numbers(self.files, self._folder))
+
     def begin(self, spec: RunSpec, provenance: dict) -> Attempt:
         """Open the next attempt. Raises StoreError for another spec than the stored one or a finished run."""
         name = f"{self._folder}/run.json"
@@ -51,8 +56,12 @@ class RunRecord:
             "provenance": provenance,
         }
         self._same(self.spec.fingerprint, spec)
-        if not self.files.create(name, json.dumps(content, indent=1).encode()):
-            self._same(json.loads(self.files.get(name))["fingerprint"], spec)
+        text = json.dumps(content, indent=1).encode()
+        if not self.files.create(name, text):
+            if self.begun:
+                self._same(self.files.json(name, "fingerprint")["fingerprint"], spec)
+            else:
+                self.files.put(name, text)  # left by one that never opened its attempt: it binds nobody
         if self.status()["state"] == "finished":
             raise StoreError(f"run {self.id!r} in {self.folder} is finished: read it, or use another store")
         return Attempt(self.files, self._folder, provenance)
@@ -95,10 +104,10 @@ class RunRecord:
             return "queued", ""
         folder = f"{self._folder}/attempts/{attempts[-1]:04d}"
         try:
-            status = json.loads(self.files.get(f"{folder}/status.json"))
+            status = self.files.json(f"{folder}/status.json", "state", "reason")
             return status["state"], status["reason"]
         except FileNotFoundError:
-            process = json.loads(self.files.get(f"{folder}/attempt.json"))["process"]
+            process = self.files.json(f"{folder}/attempt.json", "process")["process"]
         if is_gone(process):
             return "failed", f"process {process['pid']} ended without closing attempt {attempts[-1]}"
         return "running", ""

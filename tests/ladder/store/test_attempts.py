@@ -1,8 +1,11 @@
 """Lives of one run: who wins a step, who may publish, what a reader is told."""
 
+import errno
+import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -173,3 +176,31 @@ def test_reading_while_another_process_writes_never_fails_and_never_goes_back(fo
         assert run.status()["state"] in ("queued", "running", "finished")
         time.sleep(0.01)
     assert writer.returncode == 0 and len(run.rows()) == 100 and run.status()["state"] == "finished"
+
+
+def test_a_folder_whose_attempt_was_never_opened_is_none(folder):
+    """A kill between the folder and its first file, or a full disk."""
+    run = folder.run("d8")
+    trained(run, 0, 20).finish("stopped")
+    (Path(run.folder) / "attempts" / "0002").mkdir()
+    assert run.status()["attempt"] == 1 and len(run.rows()) == 20
+    assert run.begin(RUN, {}).number == 2
+
+
+def test_what_a_full_disk_refused_leaves_no_gap(folder, monkeypatch):
+    run = folder.run("d8")
+    life = trained(run, 0, 5)
+    with monkeypatch.context() as full:
+
+        def no_space(*_):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        full.setattr(os, "replace", no_space)
+        life.row({"step": 6})
+        for write in (life.flush, lambda: life.event(6, "alarm")):
+            with pytest.raises(StoreError, match=r"cannot write .*0000000.\.jsonl: No space left"):
+                write()
+    life.event(6, "alarm")
+    life.finish("failed", "the disk was full")
+    assert [row["step"] for row in run.rows()] == [1, 2, 3, 4, 5, 6]
+    assert [event["kind"] for event in run.events()] == ["start", "alarm"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ladder import OptimizerSpec, Rung, Store, accounting
-from ladder.store import StoreError
+from ladder.store import LeaseHeld, StoreError
 from tests.ladder.examples import LADDER, RUN, trained
 
 
@@ -44,11 +44,46 @@ def test_declaring_the_same_ladder_again_changes_nothing(store):
     ],
 )
 def test_a_store_of_another_ladder_is_refused_with_both_and_a_next_step(store, other, words):
+    store.run("d8").begin(RUN, {})
     with pytest.raises(StoreError) as error:
         store.create(other)
     for word in words:
         assert word in str(error.value)
     assert store.ladder() == LADDER
+
+
+def test_a_ladder_of_which_nothing_came_is_declared_anew(store):
+    """What stopped it (no memory, no text) is mended in the file, and then the store must not stand in the way."""
+    other = LADDER.replace(rungs=LADDER.rungs[:1])
+    with store.lease("ladder run tiny"), pytest.raises(LeaseHeld, match="at work"):
+        store.create(other)
+    store.create(other)
+    assert store.ladder() == other
+
+
+@pytest.mark.parametrize(
+    "name", ["ladder.json", "lease-0001.json", "runs/d8/run.json", "runs/d8/attempts/0001/status.json"]
+)
+@pytest.mark.parametrize("content", ["{", "[]", '{"format": 1}'])
+def test_a_damaged_file_is_named(store, name, content):
+    store.run("d8").begin(RUN, {}).finish("stopped")
+    store.write(name, content)
+
+    def touch_all():
+        store.run("d8").status()
+        with store.lease("ladder run tiny"):
+            store.run("d8").begin(RUN, {})
+
+    with pytest.raises(StoreError, match=rf"{name} is damaged .* restore it"):
+        touch_all()
+
+
+def test_a_store_that_is_a_file_holds_no_ladder(tmp_path):
+    (tmp_path / "file").write_text("text")
+    with pytest.raises(StoreError, match="holds no ladder"):
+        Store(tmp_path / "file").runs()
+    with pytest.raises(StoreError, match="cannot write"):
+        Store(tmp_path / "file").create(LADDER)
 
 
 def test_a_store_of_a_newer_version_says_upgrade(store):
