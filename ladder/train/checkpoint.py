@@ -12,6 +12,10 @@ from ladder.train.step import State
 NEWEST = 2  # checkpoints that are always kept: a torn or unlucky newest one leaves its predecessor
 
 
+class Damaged(ValueError):
+    """A run has checkpoints and none can be read."""
+
+
 class Checkpoints:
     """The checkpoint folder of one run: a path, or any URL that orbax takes. A context manager.
 
@@ -38,6 +42,32 @@ class Checkpoints:
         """Write the state after `step` updates; nothing happens when that step is there already."""
         if step != self.newest():
             self._manager.save(step, args=ocp.args.StandardSave(state), metrics={"keep": keep})
+
+    def resume(self, state: State) -> tuple[State, int, str]:
+        """(state, its completed updates, what was lost) of the newest checkpoint that can be read; `state` as
+        it is and 0 where there is none.
+
+        One that cannot be read makes way for an older one, and is deleted then, as its step will be saved
+        again. Raises Damaged when none can be read.
+        """
+        unread: dict[int, str] = {}
+        for step in sorted(self.steps(), reverse=True):
+            try:
+                restored = self.restore(state, step)
+            except Exception as error:  # orbax and its storage layers raise what they like
+                unread[step] = f"{type(error).__name__}: {' '.join(str(error).split()):.200}"
+                continue
+            for damaged in unread:
+                self._manager.delete(damaged)
+            steps = ", ".join(map(str, unread))
+            lost = f"checkpoint of step {steps} cannot be read: resumed before it" if unread else ""
+            return restored, step, lost
+        if unread:
+            raise Damaged(
+                f"no checkpoint in {self.where} can be read (step {max(unread)}: {unread[max(unread)]}): "
+                "restore the folder from a copy, or delete it to train the run from its beginning"
+            )
+        return state, 0, ""
 
     def restore(self, like: State, step: int) -> State:
         """The exact state saved at `step`, laid out on the devices as `like` is."""

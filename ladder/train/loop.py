@@ -84,13 +84,13 @@ def train(
     blocking = mesh.size > 1 and jax.default_backend() == "cpu"
 
     with Checkpoints(attempt.checkpoints) as checkpoints:
-        state = init_state(run, mesh)
-        done = checkpoints.newest() or 0
-        if done:
-            state = checkpoints.restore(state, done)
+        state, done, lost = checkpoints.resume(init_state(run, mesh))
         attempt.resumed(done)
+        if lost:
+            attempt.event(done, "alarm", lost, registered=False)
 
         def save(keep: bool = False) -> None:
+            attempt.flush()  # rows up to a checkpoint are never made again
             attempt.check_current()  # a leftover of an older attempt must not publish
             checkpoints.save(state, done, keep=keep)
 
@@ -144,8 +144,9 @@ def _report(
 ) -> Action:
     """Hand rows over in order. The answer: the first stop, else the last wish for a checkpoint."""
     answer = Action("continue")
-    for row in rows:
+    for row in rows:  # all of them before the first judgement: a stop saves the state after the last one
         attempt.row(row)
+    for row in rows:
         action = watch(row) if watch else Action("continue")
         if action.kind == "stop":
             return action
