@@ -167,14 +167,14 @@ def test_reading_while_another_process_writes_never_fails_and_never_goes_back(fo
         "        life.row({'step': step, 'train_ce': 1.0}); life.flush()\n"
         "    life.finish('finished')"
     )
-    writer = subprocess.Popen([sys.executable, "-c", code, folder.url], cwd=ROOT)
     run, seen = folder.run("d8"), 0
-    while writer.poll() is None:
-        steps = [row["step"] for row in run.rows()]
-        assert steps == list(range(1, len(steps) + 1)) and len(steps) >= seen
-        seen = len(steps)
-        assert run.status()["state"] in ("queued", "running", "finished")
-        time.sleep(0.01)
+    with subprocess.Popen([sys.executable, "-c", code, folder.url], cwd=ROOT) as writer:
+        while writer.poll() is None:
+            steps = [row["step"] for row in run.rows()]
+            assert steps == list(range(1, len(steps) + 1)) and len(steps) >= seen
+            seen = len(steps)
+            assert run.status()["state"] in ("queued", "running", "finished")
+            time.sleep(0.01)
     assert writer.returncode == 0 and len(run.rows()) == 100 and run.status()["state"] == "finished"
 
 
