@@ -185,7 +185,9 @@ class Forecast:
             known = payload["format"] == FORMAT
         except (ValueError, KeyError, TypeError):
             raise ForecastFileError(
-                "not_a_forecast", f"{name} is no frozen forecast: expected JSON with sha256 and payload"
+                "not_a_forecast",
+                f"{name} is no frozen forecast: expected JSON with sha256 and payload; "
+                "restore it from a copy",
             ) from None
         if not known:
             raise ForecastFileError(
@@ -196,7 +198,7 @@ class Forecast:
             raise ForecastFileError(
                 "changed",
                 f"{name} was changed after it was frozen: it says sha256 {said}, its content has "
-                f"{found.sha256}",
+                f"{found.sha256}; restore it from a copy",
             )
         return found
 

@@ -1,6 +1,6 @@
 """fit: finished runs in, a scaling law with a prediction interval out, or a refusal that says why."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -162,25 +162,31 @@ def fit(
     return ScalingFit(checked, used, posterior, why, left_out, grade, (*checked.notices, *notices))
 
 
+def refuse_too_little(runs: Iterable[tuple[str, float]], unfinished: Sequence[str] = ()) -> None:
+    """Raise AnalysisError unless these (rung, final FLOPs) can carry a law, whatever their losses are."""
+    runs = list(runs)
+    rungs = len({rung for rung, _ in runs})
+    if rungs < 2:
+        names = f"; unfinished: {', '.join(unfinished)}" if unfinished else ""
+        raise AnalysisError(
+            "too_few_runs",
+            f"{len(runs)} runs on {rungs} rungs{names}: a law needs at least 2 rungs of different size, a "
+            "strong one 4; finish or add rungs",
+        )
+    low, high = min(flops for _, flops in runs), max(flops for _, flops in runs)
+    if high / low < 1.5:
+        raise AnalysisError(
+            "span_too_small",
+            f"the {rungs} rungs span {low:.4g} to {high:.4g} FLOPs ({high / low:.3g}x; at least 1.5x is "
+            "needed, 30x is good): add a smaller or a larger rung",
+        )
+
+
 def _grade(evals: Evals) -> tuple[str, list[Notice]]:
     """Refuse what cannot carry a law; grade and note what hardly can."""
     final = evals.final
-    rungs = final["rung"].nunique()
-    if rungs < 2:
-        names = f"; unfinished: {', '.join(evals.unfinished)}" if evals.unfinished else ""
-        raise AnalysisError(
-            "too_few_runs",
-            f"{len(final)} finished runs on {rungs} rungs{names}: a law needs at least 2 rungs of different "
-            "size, a strong one 4; finish or add rungs",
-        )
-    low, high = final["flops"].min(), final["flops"].max()
-    span = high / low
-    if span < 1.5:
-        raise AnalysisError(
-            "span_too_small",
-            f"the {rungs} rungs span {low:.4g} to {high:.4g} FLOPs ({span:.3g}x; at least 1.5x is needed, "
-            "30x is good): add a smaller or a larger rung",
-        )
+    refuse_too_little(zip(final["rung"], final["flops"], strict=True), evals.unfinished)
+    rungs, span = final["rung"].nunique(), final["flops"].max() / final["flops"].min()
     grade, notices = "strong", []
     if rungs < 4:
         grade = "weak"

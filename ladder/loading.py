@@ -24,7 +24,7 @@ def load(path: str | Path) -> Ladder:
 
 def load_module(path: str | Path) -> Any:
     """Run an experiment file as a module of its own name, without making its folder importable."""
-    file = Path(path)
+    file = Path(path).absolute()  # as tracebacks name it
     if not file.is_file():
         raise SpecError(f"{path}: no such experiment file")
     found = importlib.util.spec_from_file_location(f"experiment_{file.stem}", file)
@@ -33,6 +33,11 @@ def load_module(path: str | Path) -> Any:
     module = importlib.util.module_from_spec(found)
     try:
         found.loader.exec_module(module)
+    except SystemExit as error:
+        raise SpecError(
+            f"{path}:{_line_in(error, file)}: the file ended the program ({error.code!r}): it is given no "
+            "arguments and only declares LADDER"
+        ) from None
     except SpecError as error:
         raise SpecError(f"{path}:{_line_in(error, file)}: {error}") from None
     except Exception as error:

@@ -1,7 +1,9 @@
 """The `ladder` command: one module a verb, loaded when it is called."""
 
 import argparse
+import os
 import sys
+import warnings
 from importlib import import_module
 
 VERBS = {
@@ -14,18 +16,28 @@ VERBS = {
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit codes: 0 fine, 1 a run failed, 2 bad input, 3 the monitor ended in precursor or runaway."""
+    try:
+        return run_verb(parse(arguments if arguments is not None else sys.argv[1:]))
+    except KeyboardInterrupt:
+        print("stopped by Ctrl-C; the same command goes on from here", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # `| head`: nobody reads on, so nothing more can be said, also not while exiting
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def parse(asked: list[str]) -> argparse.Namespace:
+    """The verb and its options; only the named verb's module is loaded."""
     parser = argparse.ArgumentParser(
         prog="ladder", description="Declare a ladder of training runs, freeze a forecast, watch the full run."
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    asked = arguments if arguments is not None else sys.argv[1:]
     named = next((word for word in asked if not word.startswith("-")), None)
     for verb, text in VERBS.items():
         sub = verbs.add_parser(verb, help=text, description=text[0].upper() + text[1:] + ".")
         if verb == named:
             import_module(f"ladder.cli.{verb}").options(sub)
-    options = parser.parse_args(asked)
-    return run_verb(options)
+    return parser.parse_args(asked)
 
 
 def run_verb(options: argparse.Namespace) -> int:
@@ -33,10 +45,11 @@ def run_verb(options: argparse.Namespace) -> int:
     from ladder.cli.errors import explain
 
     try:
-        return import_module(f"ladder.cli.{options.verb}").main(options)
-    except KeyboardInterrupt:
-        print("stopped by Ctrl-C; the same command goes on from here", file=sys.stderr)
-        return 1
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
+            code = import_module(f"ladder.cli.{options.verb}").main(options)
+            sys.stdout.flush()  # where a closed pipe shows
+            return code
     except Exception as error:
         line, code = explain(error)
         print(f"ladder {options.verb}: {line}", file=sys.stderr)

@@ -18,5 +18,7 @@ def explain(error: Exception) -> tuple[str, int]:
         if isinstance(error, kind):
             return " ".join(str(error).split()), code
     if type(error).__module__ == "ladder.cluster.driver":  # RunFailed: not imported here, it loads analysis
-        return str(error), 1
+        return str(error), error.exit_code  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}", 2
     raise error

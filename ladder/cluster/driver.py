@@ -4,6 +4,7 @@ Every step leaves a file in the store and is skipped when its file already answe
 stopped anywhere goes on when it is started again.
 """
 
+import contextlib
 import json
 import time
 from collections.abc import Callable
@@ -13,12 +14,13 @@ from typing import Any, Protocol
 import pandas as pd
 
 from analysis import Forecast, ScalingFit, fit, forecast
+from analysis.fitting import refuse_too_little
 from ladder import corpus
-from ladder.accounting import eval_points
+from ladder.accounting import eval_points, scaling_flops
 from ladder.cluster.work import Ended, Job
 from ladder.spec import Ladder, Resources, Rung, RunSpec
-from ladder.store import Store, provenance
-from ladder.values import digest
+from ladder.store import Store, StoreError, provenance
+from ladder.values import SpecError, digest
 
 FORECAST = "forecast.json"
 PATIENCE_S = 0.5  # how long one look at the running launches lasts
@@ -26,6 +28,14 @@ PATIENCE_S = 0.5  # how long one look at the running launches lasts
 
 class RunFailed(RuntimeError):
     """At least one run ended without finishing; the text names each with its reason."""
+
+    exit_code = 1
+
+
+class RunStopped(RunFailed):
+    """The monitor stopped the target."""
+
+    exit_code = 3
 
 
 class Backend(Protocol):
@@ -92,7 +102,15 @@ class Training:
     def finish(self, launches: list[Launch], forecast: str | None = None) -> None:
         """Bring every launch to `finished`, skipping those that already are with this fingerprint."""
         for launch in launches:
-            if self.store.run(launch.run).status()["state"] == "finished":
+            record = self.store.run(launch.run)
+            status = record.status()
+            if status["state"] == "finished":
+                if status["step"] != launch.spec.steps:
+                    raise StoreError(
+                        f"{launch.run} finished, but its rows end at step {status['step']} of "
+                        f"{launch.spec.steps}: restore {record.folder} from a copy, or delete it to train "
+                        "the run again"
+                    )
                 launch.state = "finished"
                 launch.seen = {"step": launch.spec.steps}
         waiting = [launch for launch in launches if launch.state != "finished"]
@@ -115,7 +133,10 @@ class Training:
             raise
         failed = [launch for launch in launches if launch.state != "finished"]
         if failed:
-            raise RunFailed("; ".join(f"{launch.run} {launch.state}: {launch.reason}" for launch in failed))
+            stopped = all(launch.state == "stopped" for launch in failed)
+            raise (RunStopped if stopped else RunFailed)(
+                "; ".join(f"{launch.run} {launch.state}: {launch.reason}" for launch in failed)
+            )
 
     def text(self, spec: RunSpec) -> corpus.Corpus:
         """The token shards of a run, built once for each different text and vocabulary."""
@@ -185,13 +206,16 @@ def run_ladder(
 ) -> Result:
     """Bring `ladder` to its end in `store`. `backend` is called only when something is left to train.
 
-    Raises RunFailed when a run does not finish; SpecError, StoreError, CorpusError and AnalysisError for
-    what is wrong before or between. KeyboardInterrupt leaves every run with a checkpoint.
+    Raises RunFailed when a run does not finish (RunStopped: by the monitor's word); SpecError, StoreError,
+    CorpusError and AnalysisError for what is wrong before or between. KeyboardInterrupt leaves every run with
+    a checkpoint.
     """
     from analysis.page.report import report
 
     if ladder.target is None:
-        raise RunFailed(f"ladder {ladder.name} has no target: declare target=Rung(...) to forecast one")
+        raise SpecError(f"ladder {ladder.name} has no target: declare target=Rung(...) to forecast one")
+    # before anything is trained: what the fit would refuse afterwards
+    refuse_too_little([(rung.name, scaling_flops(spec)) for rung in ladder.rungs for _, spec in rung.runs])
     started = time.monotonic()
     store.create(ladder)
     training = Training(store, backend, say, show)
@@ -204,6 +228,10 @@ def run_ladder(
             say(found.summary())
             frozen = freeze(found, ladder.target, store, training)
             training.finish(launches(ladder.target), forecast=store.path(FORECAST))
+        except RunFailed:
+            with contextlib.suppress(StoreError):  # why the run failed says more
+                report(store)
+            raise
         finally:
             training.close()
         path = report(store)
@@ -216,7 +244,12 @@ def launches(rung: Rung) -> list[Launch]:
 
 def freeze(found: ScalingFit, target: Rung, store: Store, training: Training) -> Forecast:
     """Write the forecast before the target starts. Once the target has a row, the file is never replaced."""
-    if store.exists(FORECAST) and store.run(target.name).rows():
+    if store.run(target.name).rows():
+        if not store.exists(FORECAST):
+            raise StoreError(
+                f"{store.path(FORECAST)} is missing, and {target.name} has started: one made now would be no "
+                "forecast; restore the file from a copy, or use another store (--store DIR)"
+            )
         kept = Forecast.load(store.path(FORECAST))
         training.say(
             f"the forecast {kept.sha256[:12]} was frozen before {target.name} started: it is the judge"

@@ -27,7 +27,7 @@ def test_an_exact_law_is_recovered_and_its_continuation_inside(finals):
 @pytest.mark.parametrize(
     ("keep", "code", "said"),
     [
-        (slice(0, 1), "too_few_runs", "1 finished runs on 1 rungs"),
+        (slice(0, 1), "too_few_runs", "1 runs on 1 rungs"),
         (slice(0, 0), "empty", "no rows"),
     ],
 )
@@ -39,7 +39,7 @@ def test_too_few_runs(finals, keep, code, said):
 
 def test_replicates_of_one_rung_are_not_a_ladder(finals):
     same = pd.concat([finals.iloc[:1].assign(run=f"s{k}", loss=3.1 + 0.01 * k) for k in range(4)])
-    with pytest.raises(AnalysisError, match="4 finished runs on 1 rungs") as error:
+    with pytest.raises(AnalysisError, match="4 runs on 1 rungs") as error:
         fit(same)
     assert error.value.code == "too_few_runs"
 

@@ -1,11 +1,17 @@
 """The command line as a user meets it: one clear line and an exit code."""
 
+import os
 import re
+import subprocess
+import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
+from ladder import Store
 from ladder.cli import VERBS, main
+from tests.ladder.examples import LADDER, trained
 
 
 def said(capsys: pytest.CaptureFixture) -> str:
@@ -25,6 +31,7 @@ def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture) ->
         ("LADDER = 3\n", "no LADDER|neither LADDER"),
         ("import ladder\n1 / 0\n", ":2: ZeroDivisionError"),
         ("def f(:\n", ":1: SyntaxError"),
+        ("import sys\n\nsys.exit('no GPU')\n", ":3: the file ended the program \\('no GPU'\\)"),
         (
             "from ladder import ModelSpec\n\nModelSpec(widht=3)\n",
             ":3: ModelSpec.widht: no such field, did you mean width",
@@ -33,11 +40,16 @@ def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture) ->
 )
 @pytest.mark.parametrize("verb", ["plan", "run"])
 def test_a_broken_experiment_is_one_line_with_its_place(
-    verb: str, source: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture
+    verb: str,
+    source: str,
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    file = tmp_path / "broken.py"
-    file.write_text(source)
-    assert main([verb, str(file)]) == 2
+    monkeypatch.chdir(tmp_path)
+    Path("my-broken ladder.py").write_text(source)
+    assert main([verb, "my-broken ladder.py"]) == 2
     line = said(capsys)
     assert "\n" not in line
     assert re.search(message, line), line
@@ -46,3 +58,34 @@ def test_a_broken_experiment_is_one_line_with_its_place(
 def test_a_missing_file_is_said(capsys: pytest.CaptureFixture) -> None:
     assert main(["plan", "nowhere.py"]) == 2
     assert said(capsys) == "ladder plan: nowhere.py: no such experiment file"
+
+
+def test_a_page_that_cannot_be_written_is_said(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    Store(tmp_path / "s").create(LADDER)
+    assert main(["report", str(tmp_path / "s"), "--out", str(tmp_path)]) == 2
+    assert said(capsys) == f"ladder report: {tmp_path}: Is a directory"
+
+
+def test_a_torn_row_is_a_warning_of_one_line(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    store = Store(tmp_path / "s")
+    store.create(LADDER)
+    trained(store.run("d8"), 0, 5).finish("stopped")
+    segment = tmp_path / "s" / "runs" / "d8" / "attempts" / "0001" / "metrics-00000001.jsonl"
+    segment.write_bytes(segment.read_bytes()[:-10])
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        assert main(["report", str(tmp_path / "s")]) == 0
+    line = said(capsys)
+    assert "\n" not in line and line.startswith("warning: ") and "torn last line dropped" in line
+
+
+def test_a_reader_that_stops_reading_is_no_traceback(tmp_path: Path) -> None:
+    file = tmp_path / "table.csv"
+    file.write_text("run,flops,loss\n" + "".join(f"r{k},1e1{k},{5 - k / 2}\n" for k in range(6)))
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "ladder", "fit", str(file)], stdout=writer, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")

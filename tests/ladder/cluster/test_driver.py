@@ -2,13 +2,16 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
 
 from analysis import Forecast
-from ladder import Ladder, Store
-from ladder.cluster.driver import RunFailed, run_ladder
+from analysis.frame import AnalysisError
+from ladder import Ladder, OptimizerSpec, SpecError, Store
+from ladder.cli.errors import explain
+from ladder.cluster.driver import RunFailed, RunStopped, run_ladder
 from ladder.cluster.local import InProcess
 from ladder.cluster.work import Ended, Job
 from ladder.store import StoreError
@@ -54,7 +57,7 @@ def test_a_second_call_trains_nothing_and_repeats_the_result(micro: Ladder, shar
 
 
 def test_another_ladder_is_refused(micro: Ladder, shared: Path) -> None:
-    other = micro.replace(rungs=micro.rungs[1:])
+    other = micro.replace(rungs=(micro.rungs[0].replace(name="w9"), micro.rungs[1]))
     with pytest.raises(StoreError, match="only there: w8"):
         run(other, Store(str(shared / "micro")), never)
 
@@ -76,6 +79,62 @@ def test_ctrl_c_leaves_checkpoints_and_the_next_call_goes_on(micro: Ladder, tmp_
     assert [row["step"] for row in record.rows()] == list(range(1, left["steps"] + 1))
     assert [event["kind"] for event in record.events()][:2] == ["start", "restart"]
     assert record.events()[1]["resumed_from"] == left["step"]
+
+
+def test_what_the_fit_would_refuse_is_refused_before_anything_is_trained(
+    micro: Ladder, tmp_path: Path
+) -> None:
+    store = Store(str(tmp_path / "micro"))
+    with pytest.raises(SpecError, match="no target"):
+        run(micro.replace(target=None), store, never)
+    with pytest.raises(AnalysisError, match="at least 2 rungs"):
+        run(micro.replace(rungs=micro.rungs[:1]), store, never)
+    twins = tuple(micro.rungs[0].replace(name=name) for name in ("a", "b"))
+    with pytest.raises(AnalysisError, match=r"at least 1\.5x"):
+        run(micro.replace(rungs=twins), store, never)
+    assert not store.exists("ladder.json")
+
+
+def copied(shared: Path, tmp_path: Path) -> Store:
+    shutil.copytree(shared / "micro", tmp_path / "micro")
+    return Store(str(tmp_path / "micro"))
+
+
+@pytest.mark.filterwarnings("ignore:.*torn last line:ladder.store.StoreWarning")
+def test_a_finished_run_whose_last_rows_are_lost_is_never_taken_for_whole(
+    micro: Ladder, shared: Path, tmp_path: Path
+) -> None:
+    store = copied(shared, tmp_path)
+    segment = sorted(Path(store.run("w24").folder).rglob("metrics-*"))[-1]
+    segment.write_bytes(segment.read_bytes()[:-100])
+    steps = micro.target.run.steps
+    with pytest.raises(StoreError, match=f"w24 finished, but its rows end at step {steps - 1} of {steps}"):
+        run(micro, store, never)
+
+
+def test_no_forecast_is_made_of_a_target_that_has_started(
+    micro: Ladder, shared: Path, tmp_path: Path
+) -> None:
+    store = copied(shared, tmp_path)
+    frozen = Path(store.path("forecast.json"))
+    frozen.write_text(frozen.read_text()[:-100])
+    with pytest.raises(AnalysisError, match="restore it from a copy"):
+        run(micro, store, never)
+    frozen.unlink()
+    with pytest.raises(StoreError, match="w24 has started: one made now would be no forecast"):
+        run(micro, store, never)
+
+
+def test_a_target_that_the_monitor_stops_is_said_by_the_exit_code_and_the_page(
+    micro: Ladder, tmp_path: Path
+) -> None:
+    wild = micro.target.run.replace(optimizer=OptimizerSpec(lr=1e30, matrix_lr=1e30))
+    ladder, store = micro.replace(target=micro.target.replace(run=wild)), Store(str(tmp_path / "micro"))
+    for _ in range(2):
+        with pytest.raises(RunStopped, match=r"w24 stopped: runaway: .* is (inf|nan)") as stopped:
+            run(ladder, store)
+        assert explain(stopped.value)[1] == 3
+    assert "runaway" in store.read("report.html").decode()
 
 
 class Failing:

@@ -53,7 +53,7 @@ def test_a_store_of_another_ladder_is_refused_with_both_and_a_next_step(store, o
 
 
 def test_a_ladder_of_which_nothing_came_is_declared_anew(store):
-    """What stopped it (no memory, no text) is mended in the file, and then the store must not stand in the way."""
+    """What stopped it (no memory, no text) is mended in the file; the store must not be in the way."""
     other = LADDER.replace(rungs=LADDER.rungs[:1])
     with store.lease("ladder run tiny"), pytest.raises(LeaseHeld, match="at work"):
         store.create(other)
