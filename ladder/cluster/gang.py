@@ -7,6 +7,7 @@ held to its cores by affinity and thread flags, which need a fresh worker proces
 
 import logging
 import os
+import secrets
 from dataclasses import asdict
 from typing import Any
 
@@ -20,6 +21,7 @@ class RayCluster:
 
     def __init__(self) -> None:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray keeps a file in HOME
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         import ray
         import ray.exceptions
@@ -69,7 +71,13 @@ class RayCluster:
                 ended.append(Ended(**ray.get(reference)))
             except ray.exceptions.RayError as error:
                 first = str(error).strip().splitlines()[0]
-                ended.append(Ended(run, "failed", f"its worker died: {first}"))
+                ended.append(
+                    Ended(
+                        run,
+                        "failed",
+                        f"its worker died: {first} The same command goes on from its last checkpoint.",
+                    )
+                )
             actor, group, cores = self._actors.pop(run)
             ray.kill(actor)
             ray.util.remove_placement_group(group)

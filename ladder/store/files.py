@@ -28,6 +28,13 @@ class Files:
             self.fs, self.root = url_to_fs(os.fspath(url), use_listings_cache=False)
         except (ValueError, ImportError) as error:  # no such protocol, or its package is not installed
             raise StoreError(f"{url}: {error}") from None
+        try:
+            self.root.encode()
+        except UnicodeEncodeError:  # letters beyond the locale, which checkpoints cannot be written under
+            raise StoreError(
+                f"{self.root!a}: the locale cannot say this path: use a UTF-8 locale (LC_ALL=C.UTF-8) or "
+                "set PYTHONUTF8=1"
+            ) from None
         self.local = isinstance(self.fs, LocalFileSystem)
 
     def path(self, name: str = "") -> str:

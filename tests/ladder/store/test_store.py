@@ -109,6 +109,12 @@ def test_an_impossible_place_is_one_clear_error(url):
         Store(url).create(LADDER)
 
 
+def test_a_path_beyond_the_locale_is_said_before_anything_is_trained():
+    """As Python reads an umlaut from an ASCII terminal; checkpoints could not be written there."""
+    with pytest.raises(StoreError, match=r"the locale cannot say this path.*PYTHONUTF8=1"):
+        Store("runs/m\udcc3\udca4rz")
+
+
 def test_files_are_put_whole_and_read_back(store):
     assert not store.exists("forecast.json")
     store.write("forecast.json", "one")
