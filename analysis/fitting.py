@@ -18,6 +18,7 @@ FARTHEST = 500.0  # times the largest FLOPs used: beyond, a point only
 EAGER_LEAVE_OUT = 24  # rungs up to which fit itself leaves each one out
 NOISY = 0.0065  # posterior s above which a ladder looks untuned (chosen on public untuned isoFLOP sets)
 OUTLIER = 3.0  # |leave-one-rung-out z|
+LEAST_TO_JUDGE = 4  # rungs: with fewer, those that are left say too little about the one left out
 BITS = float(np.log(2))
 
 
@@ -115,8 +116,8 @@ class ScalingFit:
             f"{self.posterior.law.equation}   ({self.law} law: {self.why}; prior {self.prior['version']}; "
             f"{TRANSFER})",
             f"{len(self.final)} finished runs on {self.final['rung'].nunique()} rungs, "
-            f"{self.final['flops'].min():.3g} to {self.top_flops:.3g} FLOPs, {self.metric} in {self.unit}; "
-            f"grade {self.grade}",
+            f"{self.final['flops'].min():.3g} to {self.top_flops:.3g} FLOPs, {self.metric} "
+            f"({_told(self.unit)}); grade {self.grade}",
             f"E {E.quantile(0.5):.4g} [{E.quantile(0.05):.4g}, {E.quantile(0.95):.4g}]",
         ]
         for name in self.posterior.law.exponents:
@@ -145,7 +146,7 @@ def fit(
     """
     checked = read_evals(evals, unit)
     grade, notices = _grade(checked)
-    chosen, why = choose(law, checked)
+    chosen, why = choose(law, checked.final)
     used = load_prior(prior)
     posterior = solve(chosen, checked.final, used, checked.unit)
     left_out = None
@@ -206,8 +207,14 @@ def _grade(evals: Evals) -> tuple[str, list[Notice]]:
     return grade, notices
 
 
+def _told(unit: str) -> str:
+    return "unit other: the wide prior" if unit == "other" else unit
+
+
 def _outliers(left_out: pd.DataFrame) -> list[Notice]:
     notices = []
+    if len(left_out) < LEAST_TO_JUDGE:
+        return []
     for rung, _, loss, median, z in left_out.itertuples(index=False, name=None):
         if abs(z) <= OUTLIER:
             continue

@@ -72,10 +72,16 @@ def table(data: Any, need: Iterable[str]) -> pd.DataFrame:
         raise EvalsError("not_a_table", text) from None
     missing = [name for name in need if name not in frame.columns]
     if missing:
+        has = list(map(str, frame.columns))
+        hint = "rename or add it"
+        if len(has) == 1 and any(mark in has[0] for mark in ";\t|"):
+            hint = (
+                "it looks as if its columns were separated by something else than commas: save it with commas"
+            )
+        elif near := [name for name in has if name.strip().lower() == missing[0]]:
+            hint = f"rename {near[0]!r}"
         raise EvalsError(
-            "missing_column",
-            f"no column {missing[0]!r}: the table has {list(map(str, frame.columns))} and needs "
-            f"{list(need)}; rename or add it",
+            "missing_column", f"no column {missing[0]!r}: the table has {has} and needs {list(need)}; {hint}"
         )
     if not len(frame):
         raise EvalsError("empty", "the table has no rows: give one row an evaluation")
@@ -92,17 +98,28 @@ def table(data: Any, need: Iterable[str]) -> pd.DataFrame:
     return frame
 
 
+def _reads_as_number(value: Any) -> bool:
+    return isinstance(value, str) and pd.notna(pd.to_numeric(value, errors="coerce"))
+
+
 def _numbers(frame: pd.DataFrame, name: str, required: bool) -> pd.Series:
     column = frame[name]
     if column.dtype.kind not in "iuf":  # text, or exact ints too long for int64
-        for row, value in column.items():
-            missing = value is None or value is pd.NA
-            if not missing and (isinstance(value, bool) or not isinstance(value, Real)):
-                raise EvalsError(
-                    "not_a_number",
-                    f"{name} is {value!r} ({type(value).__name__}) in row {row}{_where(frame, row)}: "
-                    "convert the column to numbers (pandas.to_numeric; mind decimal commas and separators)",
-                )
+        wrong = {
+            row: value
+            for row, value in column.items()
+            if not (value is None or value is pd.NA)
+            and (isinstance(value, bool) or not isinstance(value, Real))
+        }
+        if wrong:  # one cell that is no number makes text of its whole column: that cell is the one to name
+            row = next(
+                (row for row, value in wrong.items() if not _reads_as_number(value)), next(iter(wrong))
+            )
+            raise EvalsError(
+                "not_a_number",
+                f"{name} is {wrong[row]!r} ({type(wrong[row]).__name__}) in row {row}{_where(frame, row)}: "
+                "convert the column to numbers (pandas.to_numeric; mind decimal commas and separators)",
+            )
     column = column.astype(float)
     if name == "progress":
         column = column.fillna(1.0)
@@ -316,13 +333,13 @@ def _run_notices(rows: pd.DataFrame, final: pd.DataFrame) -> list[Notice]:
                 notices.append(Notice("decay_incomplete", "warning", text))
     if {"params_active", "tokens"} <= set(final.columns):
         depth = (final["tokens"] / final["params_active"]).to_numpy()
-        for run, value in zip(final["run"], depth, strict=True):
-            if value < SHALLOW:
-                text = (
-                    f"{run} saw {value:.2g} tokens per active parameter (under {SHALLOW:g}): too shallow for "
-                    "a scaling law"
-                )
-                notices.append(Notice("shallow_rung", "warning", text))
+        shallow = depth < SHALLOW
+        if shallow.any():
+            text = (
+                f"{', '.join(final['run'][shallow])} saw {depth[shallow].min():.2g} tokens per active "
+                f"parameter (under {SHALLOW:g}): too shallow for a scaling law"
+            )
+            notices.append(Notice("shallow_rung", "warning", text))
     return notices
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.frame import AnalysisError, Evals
+from analysis.frame import AnalysisError
 
 CONSTANT_RATIO = 1.10  # largest over smallest tokens per active parameter that still counts as constant
 
@@ -56,14 +56,15 @@ COMPUTE = Law(
 LAWS = {law.name: law for law in (COMPUTE,)}
 
 
-def choose(name: str, evals: Evals) -> tuple[Law, str]:
-    """The law asked for, or for "auto" the one that the table supports, and why.
+def choose(name: str, final: pd.DataFrame) -> tuple[Law, str]:
+    """The law asked for, or for "auto" the one that these finished runs support, and why.
+
+    final: a row a run, with rung, flops and, where known, params_active and tokens; no loss is read.
 
     Raises AnalysisError: unknown_law, one_run_a_budget (an isoFLOP grid), joint_law_missing.
     """
     if name not in ("auto", *LAWS):
         raise AnalysisError("unknown_law", f"law {name!r} is not one of auto, {', '.join(LAWS)}")
-    final = evals.final
     grid = final.groupby("flops")["rung"].nunique()
     if len(grid) and grid.max() > 1:
         raise AnalysisError(
@@ -86,7 +87,8 @@ def choose(name: str, evals: Evals) -> tuple[Law, str]:
             "joint_law_missing",
             f"tokens per active parameter run from {ratio.min():.3g} to {ratio.max():.3g} ({spread - 1:.0%} "
             f"apart; the compute law allows {CONSTANT_RATIO - 1:.0%}), which needs the joint law in "
-            "parameters and tokens, and this version has only the compute law; select runs of one ratio, "
-            "or pass law='compute' if each run is the best of its budget",
+            "parameters and tokens, and this version has only the compute law; give every run the same ratio "
+            "(steps * batch_tokens in proportion to its active parameters), or call analysis.fit with "
+            "law='compute' if each run is the best of its budget",
         )
     return COMPUTE, f"tokens per active parameter are constant within {spread - 1:.1%}"

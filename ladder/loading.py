@@ -50,5 +50,7 @@ def load_module(path: str | Path) -> Any:
 def _line_in(error: BaseException, file: Path) -> int | str:
     if isinstance(error, SyntaxError) and error.lineno:
         return error.lineno
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == file]
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).resolve() == file.resolve()
+    ]
     return frames[-1].lineno or "?" if frames else "?"

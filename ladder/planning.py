@@ -208,7 +208,8 @@ def _warnings(runs: tuple[PlannedRun, ...]) -> Iterator[str]:
     if ratios[high] / ratios[low] >= 1.1:
         yield (
             f"tokens per active parameter go from {ratios[low]:.3g} ({low}) to {ratios[high]:.3g} ({high}): "
-            "a law in compute alone assumes that they are equal"
+            "the law in compute allows 10 %; set steps so that steps * batch_tokens is the same multiple of "
+            "every run's active parameters"
         )
     rungs = [run for run in runs if run.role == "rung"]
     bottom, top = min(run.flops for run in rungs), max(run.flops for run in rungs)

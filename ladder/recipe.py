@@ -43,8 +43,13 @@ def laptop(width: int, seed: int = 0, *, tokens_per_active: float = 50, steps: i
     past the fast first fall of the loss: trial). steps: aimed at; the batch takes whole micro-batches, so
     the real number differs by up to half a micro-batch's share.
     """
-    if width <= 0 or width % (2 * LAPTOP_HEADS):
-        raise SpecError(f"width={width}: the laptop recipe has 4 heads of even size, use a multiple of 8")
+    if not isinstance(width, int) or width <= 0 or width % (2 * LAPTOP_HEADS):
+        raise SpecError(
+            f"width={width!r}: the laptop recipe has 4 heads of even size, use a positive multiple of 8"
+        )
+    for name, value in {"tokens_per_active": tokens_per_active, "steps": steps}.items():
+        if value <= 0:
+            raise SpecError(f"{name}={value}: use a positive number")
     model = ModelSpec(
         vocab_size=1024,  # trial: BPE of this size trains and encodes in 10 s
         context=128,  # trial: 256 was worse at d 40-48

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveFloat, model_validator
 
-from ladder.values import Count, CountOrZero, Fraction, Name, Value, Weights, digest
+from ladder.values import Count, CountOrZero, Fraction, Many, Name, Value, Weights, digest
 
 
 class ModelSpec(Value):
@@ -104,8 +104,16 @@ class Phase(Value):
 
 
 class DataSpec(Value):
-    sources: tuple[Source, ...]
-    phases: tuple[Phase, ...]
+    """Text by domain, how it becomes tokens, and in which shares a run draws it.
+
+    sources: one for each domain. phases: the first starts at 0; each weighs domains from its start on.
+    tokenizer: `bytes` (vocab_size 257) or `bpe`, trained on the training text to the model's vocab_size.
+    held_out: documents are drawn for evaluation by a hash of their content, so a domain of few documents
+    needs a larger share.
+    """
+
+    sources: Annotated[tuple[Source, ...], Many]
+    phases: Annotated[tuple[Phase, ...], Many]
     tokenizer: Literal["bytes", "bpe"] = "bytes"  # bpe is trained on the training text to vocab_size
     held_out: Annotated[float, Field(gt=0, lt=0.5)] = 0.02  # share of documents kept for evaluation
 
@@ -128,7 +136,11 @@ class DataSpec(Value):
 
 
 class EvalSpec(Value):
-    """Held-out evaluation of every domain and their plain mean, without dropped tokens and without z-loss."""
+    """Held-out evaluation of every domain and their plain mean, without dropped tokens and without z-loss.
+
+    `loss_per` decides what is measured; `unit` names it and with that picks the forecast's prior on the floor
+    of the loss. Say `other` for tiny models, code or maths, whose floor is not that of text at scale.
+    """
 
     every: Annotated[float, Field(gt=0, le=1)] = 0.05  # of the run's tokens; the last step always counts
     rows: Count = 512  # rows a domain, at most what is held out
@@ -226,7 +238,7 @@ class Hypothesis(Value):
     question: str
     prediction: str = ""
     decides: str = ""
-    links: tuple[str, ...] = ()
+    links: Annotated[tuple[str, ...], Many] = ()
 
 
 class Rung(Value):
@@ -251,7 +263,7 @@ class Ladder(Value):
     """Rungs, smallest first, and the target that they predict."""
 
     name: Name
-    rungs: tuple[Rung, ...]
+    rungs: Annotated[tuple[Rung, ...], Many]
     target: Rung | None = None
     hypothesis: Hypothesis | None = None
 

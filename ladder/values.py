@@ -97,6 +97,11 @@ def _pairs(value: Any) -> Any:
     return value
 
 
+def _tuple(value: Any) -> Any:
+    """Let a list stand for a tuple: a declaration reads as well with either."""
+    return tuple(value) if isinstance(value, list) else value
+
+
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -112,6 +117,7 @@ def _named(value: str) -> str:
 Count = Annotated[int, BeforeValidator(_whole), Field(gt=0)]  # exact, positive
 CountOrZero = Annotated[int, BeforeValidator(_whole), Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+Many = BeforeValidator(_tuple)  # Annotated[tuple[X, ...], Many]
 Name = Annotated[str, AfterValidator(_named)]
 Weights = Annotated[tuple[tuple[str, PositiveFloat], ...], BeforeValidator(_pairs)]
 

@@ -16,7 +16,7 @@ class Live:
     """`say` prints a line above the bars; `show` moves them."""
 
     def __init__(self, stream: TextIO):
-        self._console = Console(file=stream, highlight=False, soft_wrap=True)
+        self._console = Console(file=stream, highlight=False)
         self._bars = Progress(
             TextColumn("{task.description:<10}"),
             BarColumn(bar_width=24),
@@ -25,6 +25,7 @@ class Live:
         )
         self._tasks: dict[str, object] = {}
         self._said: dict[str, tuple[str, float]] = {}  # run -> state and time of its last log line
+        self._judged: dict[str, str] = {}  # run -> state of its monitor
 
     def __enter__(self) -> "Live":
         if self._console.is_terminal:
@@ -36,18 +37,29 @@ class Live:
             self._bars.stop()
 
     def say(self, text: object) -> None:
-        self._console.print(str(text), markup=False)
+        # a terminal's lines break between words; in a file a line stays a line
+        self._console.print(str(text), markup=False, soft_wrap=not self._console.is_terminal)
 
     def show(self, launches: "list[Launch]") -> None:
         for launch in launches:
+            self._judge(launch)
             (self._move if self._console.is_terminal else self._log)(launch)
+
+    def _judge(self, launch: "Launch") -> None:
+        """Say it when the monitor's state of a watched run changes."""
+        state = launch.seen.get("state", "normal")
+        if state != self._judged.get(launch.run, "normal"):
+            self._judged[launch.run] = state
+            self.say(
+                f"{launch.run} {state} at step {launch.seen['step']}: {launch.seen['reasons'] or 'clean'}"
+            )
 
     def _move(self, launch: "Launch") -> None:
         if launch.run not in self._tasks:
             self._tasks[launch.run] = self._bars.add_task(launch.run, total=launch.spec.steps, text="")
         self._bars.update(
             self._tasks[launch.run],  # type: ignore[arg-type]
-            completed=launch.seen.get("step", 0),
+            completed=launch.spec.steps if launch.state == "finished" else launch.seen.get("step", 0),
             text=describe(launch),
         )
 
@@ -72,5 +84,10 @@ def describe(launch: "Launch") -> str:
         parts.append(f"{seen['tokens_per_s'] / 1e3:.1f}k tok/s")
         parts.append(f"eta {left / 60:.0f} min" if left >= 90 else f"eta {left:.0f} s")
     if "train_ce" in seen:
-        parts.append(f"loss {seen['train_ce']:.3f}")
+        parts.append(f"train {seen['train_ce']:.3f} nats/token")
+    if "eval_loss" in seen:
+        unit = "bits/byte" if launch.spec.evaluation.loss_per == "byte" else "nats/token"
+        parts.append(f"eval {seen['eval_loss']:.3f} {unit}")
+    if "off_forecast" in seen:
+        parts.append(f"{seen['off_forecast']:+.2%} from the forecast")
     return "  ".join(parts)

@@ -67,12 +67,13 @@ def verdict(result: "Result") -> str:
     landed = f"target loss {result.target_loss:.4f}, forecast {result.median:.4f}"
     if result.lo90 is not None and result.hi90 is not None:
         half = (result.hi90 - result.lo90) / 2 / result.median
-        where = "inside" if result.inside else "OUTSIDE"
-        landed += (
-            f" (90 % band {result.lo90:.4f} to {result.hi90:.4f}, half-width {half:.2%}): {where} the band"
-        )
+        beyond = "BELOW (better than promised)" if result.target_loss < result.lo90 else "ABOVE"
+        where = "inside" if result.inside else beyond
+        band = f"90 % band {result.lo90:.4f} to {result.hi90:.4f}, half-width {half:.2%}"
+        landed += f" ({band}): {where} the band"
+    standing = "normal, no alarm stands" if result.state == "normal" else result.state
     return (
         f"{landed}, {result.target_loss / result.median - 1:+.2%} from the median\n"
-        f"monitor: {result.state}; forecast sha256 {result.forecast_sha256[:12]}\n"
+        f"monitor: {standing}; forecast sha256 {result.forecast_sha256[:12]}\n"
         f"report: {result.report} ({result.wall_s:.0f} s)"
     )

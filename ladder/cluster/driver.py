@@ -15,8 +15,9 @@ import pandas as pd
 
 from analysis import Forecast, ScalingFit, fit, forecast
 from analysis.fitting import refuse_too_little
+from analysis.laws import choose
 from ladder import corpus
-from ladder.accounting import eval_points, scaling_flops
+from ladder.accounting import eval_points
 from ladder.cluster.work import Ended, Job
 from ladder.spec import Ladder, Resources, Rung, RunSpec
 from ladder.store import Store, StoreError, provenance
@@ -117,6 +118,8 @@ class Training:
         if not waiting:
             self.say(f"{_names(launches)}: finished before, skipped")
             return
+        if self._backend is None:
+            self.say("starting the cluster; a run first compiles for some seconds")
         backend = self._backend = self._backend or self._make_backend()
         for launch in waiting:
             if launch.resources.cpus > backend.cpus:
@@ -215,7 +218,11 @@ def run_ladder(
     if ladder.target is None:
         raise SpecError(f"ladder {ladder.name} has no target: declare target=Rung(...) to forecast one")
     # before anything is trained: what the fit would refuse afterwards
-    refuse_too_little([(rung.name, scaling_flops(spec)) for rung in ladder.rungs for _, spec in rung.runs])
+    design = pd.DataFrame(
+        eval_points(spec, run)[-1] | {"rung": rung.name} for rung in ladder.rungs for run, spec in rung.runs
+    )
+    refuse_too_little(zip(design["rung"], design["flops"], strict=True))
+    choose("auto", design)
     started = time.monotonic()
     store.create(ladder)
     training = Training(store, backend, say, show)

@@ -5,9 +5,13 @@ Ray's own restarts are off: what a failure means is the driver's business. Facts
 held to its cores by affinity and thread flags, which need a fresh worker process of their own.
 """
 
+import contextlib
 import logging
 import os
 import secrets
+import signal
+import threading
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -30,13 +34,14 @@ class RayCluster:
         self._ray = ray
         self._free = sorted(os.sched_getaffinity(0))
         self.cpus = len(self._free)
-        ray.init(
-            "local",  # never one that happens to run here
-            num_cpus=self.cpus,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
+        with _no_interrupt():
+            ray.init(
+                "local",  # never one that happens to run here
+                num_cpus=self.cpus,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
         self._actors: dict[str, tuple[Any, Any, list[int]]] = {}  # run -> actor, placement group, cores
         self._pending: dict[Any, str] = {}  # reference of Work.run -> run
 
@@ -102,7 +107,25 @@ class RayCluster:
             actor.stop.remote()
 
     def close(self) -> None:
-        self._ray.shutdown()
+        with _no_interrupt():
+            self._ray.shutdown()
+
+
+@contextlib.contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Hold Ctrl-C back for the seconds in which Ray starts or ends: in the middle of them it crashed the
+    interpreter (Ray 2.60, seen once in three). It is raised afterwards."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals reach the main thread only
+        return
+    pressed = []
+    before = signal.signal(signal.SIGINT, lambda *_: pressed.append(True))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
 
 
 def environment(job: Job) -> dict[str, str]:

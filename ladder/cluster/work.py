@@ -73,18 +73,18 @@ class Work:
     def _watch(self, record: RunRecord, attempt: Attempt) -> Callable[[dict], Any]:
         from ladder.train.loop import Action
 
-        judge = None
-        if self.job.forecast:
-            judge = watched(self.job.forecast, record, attempt)
-
-        def watch(row: dict) -> Any:
+        def note(row: dict) -> Any:
             self._last |= row
-            return judge(row) if judge else Action("continue")
+            return Action("continue")
 
-        return watch
+        if not self.job.forecast:
+            return note
+        judge = watched(self.job.forecast, record, attempt, self._last)
+        return lambda row: note(row) and judge(row)
 
     def peek(self) -> dict[str, Any]:
-        """The newest value of every key that a row has carried."""
+        """The newest value of every key that a row has carried; of a watched run also the monitor's `state`
+        and `reasons`, and `off_forecast`, the last evaluation relative to the forecast's median."""
         return dict(self._last)
 
     def stop(self) -> None:
@@ -92,8 +92,12 @@ class Work:
         self._leave.set()
 
 
-def watched(forecast: str, record: RunRecord, attempt: Attempt) -> Callable[[dict], Any]:
+def watched(
+    forecast: str, record: RunRecord, attempt: Attempt, shown: dict[str, Any]
+) -> Callable[[dict], Any]:
     """Judge each row against a frozen forecast; a change of state becomes an event of the attempt.
+
+    Where the run stands goes into `shown`, for whoever looks.
 
     Before the first row of a resumed run the monitor sees the rows that the run kept, so that it stands
     where it stood. Rows past the checkpoint are void by then: the loop has said from where it resumes.
@@ -102,9 +106,12 @@ def watched(forecast: str, record: RunRecord, attempt: Attempt) -> Callable[[dic
     from analysis.monitor import declared_events
     from ladder.train.loop import Action
 
-    monitor = Monitor(Forecast.load(forecast))
+    frozen = Forecast.load(forecast)
+    monitor = Monitor(frozen)
     for event in declared_events(record.spec):
         monitor.register(event)
+    promised = frozen.frame(levels=())
+    medians = dict(zip(promised["step"], promised["median"], strict=True))
     state: str | None = None
 
     def judge(row: dict) -> Any:
@@ -115,6 +122,9 @@ def watched(forecast: str, record: RunRecord, attempt: Attempt) -> Callable[[dic
                 if kept["step"] < row["step"]:
                     state = monitor.update(kept).state
         verdict = monitor.update(row)
+        shown["state"], shown["reasons"] = verdict.state, "; ".join(verdict.reasons)
+        if "eval_loss" in row and row["step"] in medians:
+            shown["off_forecast"] = row["eval_loss"] / medians[row["step"]] - 1
         if verdict.state != state:
             state = verdict.state
             attempt.event(

@@ -180,7 +180,7 @@ def _encode(folder: Path, source: Source, data: DataSpec, tokenizer: Tokenizer, 
             raise CorpusError(
                 f"domain {source.domain!r}: {source.uri} has {total} documents and held_out={data.held_out} "
                 f"leaves none of them as {split} text: give more documents (a form feed separates those of a "
-                ".txt file) or change DataSpec.held_out"
+                ".txt file), or another share; each is drawn by a hash of its content"
             )
     count = {split: f"{part['tokens']:,} {split} tokens" for split, part in parts.items()}
     say(f"encoded {source.domain}: {', '.join(count.values())}")

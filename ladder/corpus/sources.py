@@ -89,6 +89,8 @@ def _files(source: Source) -> list[tuple[Any, str]]:
         paths = sorted(fs.glob(path)) if any(c in path for c in "*?[") else [path] if fs.isfile(path) else []
     except (ImportError, OSError, ValueError) as error:
         raise CorpusError(f"{domain}: cannot open {source.uri} ({error}): check the address") from None
+    if not paths and fs.isdir(path):
+        raise CorpusError(f"{domain}: {source.uri} is a folder: name its files, such as {source.uri}/*.txt")
     if not paths:
         raise CorpusError(
             f"{domain}: no file {source.uri} (or it cannot be reached): give a path, a glob or a URL of "

@@ -272,3 +272,8 @@ def test_load_gives_the_declared_ladder(tmp_path):
     file = tmp_path / "good.py"
     file.write_text(f"from ladder import Ladder\nLADDER = Ladder.from_json({LADDER.to_json()!r})\n")
     assert load(file) == LADDER
+
+
+def test_a_list_stands_for_a_tuple():
+    listed = LADDER.replace(rungs=list(LADDER.rungs))
+    assert listed == LADDER and isinstance(listed.rungs, tuple)

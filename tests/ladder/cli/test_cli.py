@@ -89,3 +89,28 @@ def test_a_reader_that_stops_reading_is_no_traceback(tmp_path: Path) -> None:
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_the_line_is_named_for_a_relative_path_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("broken.py").write_text("from ladder.recipe import laptop\n\nlaptop(32, steps=0)\n")
+    assert main(["plan", "broken.py"]) == 2
+    assert said(capsys) == "ladder plan: broken.py:3: steps=0: use a positive number"
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ("run;flops;loss\na;1e18;3.4\n", "separated by something else than commas"),
+        ("Run,flops,loss\na,1e18,3.4\n", "rename 'Run'"),
+        ("run,flops,loss\na,1e18,3.47\nb,4e18,oops\n", "loss is 'oops' (str) in row 1"),
+    ],
+)
+def test_a_table_that_cannot_be_read_says_which_cell(
+    table: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "evals.csv").write_text(table)
+    assert main(["fit", str(tmp_path / "evals.csv")]) == 2
+    assert words in said(capsys)

@@ -175,3 +175,9 @@ def test_a_run_that_no_cluster_can_place_is_said_before_it_waits(micro: Ladder, 
     greedy = micro.replace(rungs=(wide, *micro.rungs[1:]))
     with pytest.raises(RunFailed, match="w8 asks for 64 CPUs, the cluster has 4"):
         run(greedy, Store(str(tmp_path / "micro")), lambda: Failing("none"))
+
+
+def test_rungs_that_the_law_cannot_join_are_refused_before_they_train(micro: Ladder, tmp_path: Path) -> None:
+    longer = micro.rungs[1].replace(run=micro.rungs[1].run.replace(steps=500))
+    with pytest.raises(ValueError, match=r"tokens per active parameter run from .* same ratio"):
+        run(micro.replace(rungs=(micro.rungs[0], longer)), Store(str(tmp_path / "micro")), never)
