@@ -6,50 +6,21 @@ stopped anywhere goes on when it is started again.
 
 import json
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 
 import pandas as pd
 
 from analysis import Forecast, ScalingFit, fit, forecast
-from ladder import corpus
 from ladder.accounting import eval_points
-from ladder.cluster.work import Ended, Job
-from ladder.spec import Ladder, Resources, Rung, RunSpec
-from ladder.store import Store, provenance
+from ladder.cluster.failures import BUDGETS, Budget, Kind
+from ladder.cluster.training import STALL_S, Backend, Launch, RunFailed, Training, sigterm_is_ctrl_c
+from ladder.spec import Ladder, Rung
+from ladder.store import Store
 from ladder.values import digest
 
 FORECAST = "forecast.json"
-PATIENCE_S = 0.5  # how long one look at the running launches lasts
-
-
-class RunFailed(RuntimeError):
-    """At least one run ended without finishing; the text names each with its reason."""
-
-
-class Backend(Protocol):
-    """Where launches run. `poll` waits up to timeout_s for launches to end; `peek` shows the running ones."""
-
-    cpus: int
-
-    def start(self, job: Job) -> None: ...
-    def poll(self, timeout_s: float) -> list[Ended]: ...
-    def peek(self) -> dict[str, dict]: ...
-    def stop(self) -> None: ...
-    def close(self) -> None: ...
-
-
-@dataclass
-class Launch:
-    """A run of the ladder and what is known of it now."""
-
-    run: str
-    spec: RunSpec
-    resources: Resources
-    state: str = "queued"
-    reason: str = ""
-    seen: dict[str, Any] = field(default_factory=dict)  # newest row values: step, train_ce, tokens_per_s
+RESULT = "result.json"
 
 
 @dataclass(frozen=True)
@@ -73,108 +44,6 @@ class Result:
         return json.dumps(asdict(self))
 
 
-class Training:
-    """The queue of one driver: starts what fits, smallest rung first, and waits for all of it."""
-
-    def __init__(
-        self,
-        store: Store,
-        backend: Callable[[], Backend],
-        say: Callable[[str], None],
-        show: Callable[[list[Launch]], None],
-    ):
-        self.store, self.say, self.show = store, say, show
-        self._make_backend = backend
-        self._backend: Backend | None = None
-        self._provenance = provenance()
-        self._corpora: dict[tuple[str, int], corpus.Corpus] = {}
-
-    def finish(self, launches: list[Launch], forecast: str | None = None) -> None:
-        """Bring every launch to `finished`, skipping those that already are with this fingerprint."""
-        for launch in launches:
-            if self.store.run(launch.run).status()["state"] == "finished":
-                launch.state = "finished"
-                launch.seen = {"step": launch.spec.steps}
-        waiting = [launch for launch in launches if launch.state != "finished"]
-        if not waiting:
-            self.say(f"{_names(launches)}: finished before, skipped")
-            return
-        backend = self._backend = self._backend or self._make_backend()
-        for launch in waiting:
-            if launch.resources.cpus > backend.cpus:
-                raise RunFailed(
-                    f"{launch.run} asks for {launch.resources.cpus} CPUs, the cluster has {backend.cpus}: "
-                    "lower its Resources(cpus=...) or use a larger machine"
-                )
-        for launch in waiting:
-            self.text(launch.spec)  # before the first start: what is wrong with the text is wrong for all
-        try:
-            self._drain(backend, waiting, launches, forecast)
-        except KeyboardInterrupt:
-            self._leave(backend, launches)
-            raise
-        failed = [launch for launch in launches if launch.state != "finished"]
-        if failed:
-            raise RunFailed("; ".join(f"{launch.run} {launch.state}: {launch.reason}" for launch in failed))
-
-    def text(self, spec: RunSpec) -> corpus.Corpus:
-        """The token shards of a run, built once for each different text and vocabulary."""
-        key = digest(spec.data.model_dump(mode="json", exclude={"phases"})), spec.model.vocab_size
-        if key not in self._corpora:
-            self._corpora[key] = corpus.build(spec.data, spec.model.vocab_size, say=self.say)
-        return self._corpora[key]
-
-    def _drain(
-        self,
-        backend: Backend,
-        waiting: list[Launch],
-        launches: list[Launch],
-        forecast: str | None,
-    ) -> None:
-        queue, running = list(waiting), dict[str, Launch]()
-        while queue or running:
-            free = backend.cpus - sum(launch.resources.cpus for launch in running.values())
-            for launch in [launch for launch in queue if launch.resources.cpus <= free]:
-                if launch.resources.cpus > free:
-                    continue  # an earlier one of this round took the place
-                free -= launch.resources.cpus
-                queue.remove(launch)
-                running[launch.run] = launch
-                launch.state = "running"
-                backend.start(self._job(launch, forecast))
-            for ended in backend.poll(PATIENCE_S):
-                launch = running.pop(ended.run)
-                launch.state, launch.reason = ended.state, ended.reason
-            for run, seen in backend.peek().items():
-                running[run].seen = seen
-            self.show(launches)
-
-    def _job(self, launch: Launch, forecast: str | None) -> Job:
-        text = self.text(launch.spec)
-        return Job(
-            run=launch.run,
-            spec=launch.spec.to_json(),
-            store=self.store.url,
-            corpus=str(text.folder),
-            cpus=launch.resources.cpus,
-            devices=launch.spec.parallel.data,
-            provenance=self._provenance | {"corpus_sha256": text.sha256},
-            forecast=forecast,
-        )
-
-    def _leave(self, backend: Backend, launches: list[Launch]) -> None:
-        """Ask what runs to checkpoint, and wait for it."""
-        self.say("stopping: every run writes a checkpoint first")
-        backend.stop()
-        running = {launch.run for launch in launches if launch.state == "running"}
-        while running:
-            running -= {ended.run for ended in backend.poll(PATIENCE_S)}
-
-    def close(self) -> None:
-        if self._backend:
-            self._backend.close()
-
-
 def run_ladder(
     ladder: Ladder,
     store: Store,
@@ -182,11 +51,14 @@ def run_ladder(
     *,
     say: Callable[[str], None] = print,
     show: Callable[[list[Launch]], None] = lambda launches: None,
+    budgets: Mapping[Kind, Budget] = BUDGETS,
+    stall_s: float = STALL_S,
 ) -> Result:
     """Bring `ladder` to its end in `store`. `backend` is called only when something is left to train.
 
+    Accidents are tried again within `budgets`; a launch without a completed step for `stall_s` is one.
     Raises RunFailed when a run does not finish; SpecError, StoreError, CorpusError and AnalysisError for
-    what is wrong before or between. KeyboardInterrupt leaves every run with a checkpoint.
+    what is wrong before or between. KeyboardInterrupt and SIGTERM leave every run with a checkpoint.
     """
     from analysis.page.report import report
 
@@ -194,8 +66,8 @@ def run_ladder(
         raise RunFailed(f"ladder {ladder.name} has no target: declare target=Rung(...) to forecast one")
     started = time.monotonic()
     store.create(ladder)
-    training = Training(store, backend, say, show)
-    with store.lease(f"ladder run {ladder.name}"):
+    training = Training(store, backend, say, show, budgets, stall_s)
+    with sigterm_is_ctrl_c(), store.lease(f"ladder run {ladder.name}"):
         try:
             training.finish([launch for rung in ladder.rungs for launch in launches(rung)])
             found = fit(store.evals(names=[run for rung in ladder.rungs for run, _ in rung.runs]))
@@ -205,7 +77,9 @@ def run_ladder(
         finally:
             training.close()
         path = report(store)
-    return _result(ladder.target, store, frozen, str(path), time.monotonic() - started)
+    result = _result(ladder.target, store, frozen, str(path), time.monotonic() - started)
+    store.write(RESULT, result.to_json())
+    return result
 
 
 def launches(rung: Rung) -> list[Launch]:
@@ -254,7 +128,3 @@ def _result(target: Rung, store: Store, frozen: Forecast, report: str, wall_s: f
         report=report,
         wall_s=round(wall_s, 3),
     )
-
-
-def _names(launches: list[Launch]) -> str:
-    return ", ".join(launch.run for launch in launches)

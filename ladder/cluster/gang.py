@@ -7,9 +7,12 @@ held to its cores by affinity and thread flags, which need a fresh worker proces
 
 import logging
 import os
+import re
+import time
 from dataclasses import asdict
 from typing import Any
 
+from ladder.cluster.failures import Death
 from ladder.cluster.work import Ended, Job, Work
 
 START_S = 120  # an actor that is not up by then says so instead of waiting for ever
@@ -41,7 +44,12 @@ class RayCluster:
         ray = self._ray
         cores, self._free = self._free[: job.cpus], self._free[job.cpus :]
         group = ray.util.placement_group([{"CPU": job.cpus}], strategy="STRICT_PACK")
-        ray.get(group.ready(), timeout=START_S)
+        try:
+            ray.get(group.ready(), timeout=START_S)
+        except BaseException:
+            ray.util.remove_placement_group(group)
+            self._free = sorted(self._free + cores)
+            raise
         actor = (
             ray.remote(_Host)
             .options(
@@ -59,21 +67,31 @@ class RayCluster:
     def poll(self, timeout_s: float) -> list[Ended]:
         ray = self._ray
         if not self._pending:
+            time.sleep(timeout_s)
             return []
         done, _ = ray.wait(list(self._pending), num_returns=1, timeout=timeout_s)
         ended = []
         for reference in done:
             run = self._pending.pop(reference)
             try:
-                ended.append(Ended(**ray.get(reference)))
+                ended.append(ray.get(reference))
             except ray.exceptions.RayError as error:
-                first = str(error).strip().splitlines()[0]
-                ended.append(Ended(run, "failed", f"its worker died: {first}"))
-            actor, group, cores = self._actors.pop(run)
-            ray.kill(actor)
-            ray.util.remove_placement_group(group)
-            self._free = sorted(self._free + cores)
+                # the method itself catches every exception: what arrives as one is the end of its process
+                death = Death(0, f"its worker died: {_told(error)}", getattr(error, "preempted", False))
+                ended.append(Ended(run, "failed", death.text, deaths=(death,)))
+            self._release(run)
         return ended
+
+    def kill(self, run: str) -> None:
+        self._pending = {reference: name for reference, name in self._pending.items() if name != run}
+        if run in self._actors:
+            self._release(run)
+
+    def _release(self, run: str) -> None:
+        actor, group, cores = self._actors.pop(run)
+        self._ray.kill(actor)
+        self._ray.util.remove_placement_group(group)
+        self._free = sorted(self._free + cores)
 
     def peek(self) -> dict[str, dict]:
         asked = {run: actor.peek.remote() for run, (actor, _, _) in self._actors.items()}
@@ -96,6 +114,13 @@ class RayCluster:
         self._ray.shutdown()
 
 
+def _told(error: Exception) -> str:
+    """Ray explains a death on several lines: the last sentence that is none of its key-value pairs."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if not re.match(r"\w+: \S+$", line)]
+    return " ".join(told[-1:] or lines[:1])[:500]
+
+
 def environment(job: Job) -> dict[str, str]:
     """Variables that hold a run to its processors; read by XLA and the BLAS when they are loaded."""
     threads = max(1, job.cpus // job.devices)
@@ -112,8 +137,8 @@ class _Host:
         os.sched_setaffinity(0, cores)
         self._work = Work(Job(**job))
 
-    def run(self) -> dict:
-        return asdict(self._work.run())
+    def run(self) -> Ended:
+        return self._work.run()
 
     def peek(self) -> dict:
         return self._work.peek()

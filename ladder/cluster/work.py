@@ -4,15 +4,20 @@ The same class runs inside a Ray actor (gang.py) and in a thread of this process
 plain JSON values: a worker needs `ladder` installed, never the experiment file.
 """
 
+import contextlib
 import threading
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from ladder.cluster.failures import Death, Raised
 from ladder.spec import RunSpec
 from ladder.store import Attempt, RunRecord, Store
+from ladder.store.notes import asked_to_stop
+
+LOOK_S = 1.0  # between two looks for a request to stop; they happen beside the training, never within it
 
 
 @dataclass(frozen=True)
@@ -22,20 +27,25 @@ class Job:
     run: str
     spec: str  # RunSpec as JSON
     store: str
-    corpus: str  # folder of token shards
+    corpus: str  # folder or URL of token shards
     cpus: int
     devices: int
-    provenance: dict[str, Any]
+    provenance: dict[str, Any]  # with corpus_sha256: other tokens are refused
     forecast: str | None = None
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a launch ended: finished, stopped (asked to leave, or stopped by the monitor) or failed."""
+    """How a launch ended: finished, stopped (asked to leave, or stopped by the monitor) or failed.
+
+    Of a failed one, `deaths` and `raised` say what its members met; `failures.explain` reads them.
+    """
 
     run: str
     state: str
     reason: str = ""
+    deaths: tuple[Death, ...] = ()
+    raised: tuple[Raised, ...] = ()
 
 
 class Work:
@@ -53,22 +63,41 @@ class Work:
             with record.begin(spec, job.provenance) as attempt:
                 return self._train(spec, record, attempt)
         except Exception as error:
-            return Ended(job.run, "failed", _reason(error))
+            return Ended(job.run, "failed", _reason(error), raised=(seen_by(error),))
 
     def _train(self, spec: RunSpec, record: RunRecord, attempt: Attempt) -> Ended:
         # jax is imported here, by the process that trains, and not by whoever holds a Job
-        from ladder import corpus
+        from ladder.corpus.remote import fetch
         from ladder.train.loop import train
 
         try:
-            shards = corpus.open_corpus(Path(self.job.corpus))
+            shards = fetch(self.job.corpus, self.job.provenance["corpus_sha256"])
             watch = self._watch(record, attempt)
-            outcome = train(spec, shards, attempt, watch=watch, should_stop=self._leave.is_set)
+            with self._listening(record, attempt.number):
+                outcome = train(spec, shards, attempt, watch=watch, should_stop=self._leave.is_set)
         except Exception as error:
             attempt.finish("failed", _reason(error))
-            return Ended(self.job.run, "failed", _reason(error))
+            return Ended(self.job.run, "failed", _reason(error), raised=(seen_by(error),))
         attempt.finish(outcome.state, outcome.reason)
         return Ended(self.job.run, outcome.state, outcome.reason)
+
+    @contextlib.contextmanager
+    def _listening(self, record: RunRecord, attempt: int) -> Iterator[None]:
+        """Leave when somebody asks this attempt to, through the store."""
+        done = threading.Event()
+
+        def listen() -> None:
+            while not (done.wait(LOOK_S) or self._leave.is_set()):
+                with contextlib.suppress(Exception):  # a store that is away for a moment is asked again
+                    if asked_to_stop(record.files, record.id, attempt):
+                        self._leave.set()
+
+        listener = threading.Thread(target=listen, name=f"{record.id} listener", daemon=True)
+        listener.start()
+        try:
+            yield
+        finally:
+            done.set()
 
     def _watch(self, record: RunRecord, attempt: Attempt) -> Callable[[dict], Any]:
         from ladder.train.loop import Action
@@ -124,6 +153,14 @@ def watched(forecast: str, record: RunRecord, attempt: Attempt) -> Callable[[dic
         return Action("continue")
 
     return judge
+
+
+def seen_by(error: BaseException, rank: int = 0) -> Raised:
+    """An exception as a value. One that the store or the corpus raised because of the system under it
+    (a full disk, a lost connection) is of the system's kind."""
+    deepest = error.__cause__ if isinstance(error.__cause__, OSError) else error
+    types = tuple(kind.__name__ for kind in type(deepest).__mro__)
+    return Raised(rank, time.time(), types, _reason(error))
 
 
 def _reason(error: BaseException) -> str:
