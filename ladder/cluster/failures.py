@@ -90,7 +90,9 @@ _SYMPTOM = re.compile(
     r"barrier|DEADLINE_EXCEEDED|UNAVAILABLE",
     re.IGNORECASE,
 )
-_OUT_OF_MEMORY = re.compile(r"out.?of.?memory|\bOOM\b|RESOURCE_EXHAUSTED", re.IGNORECASE)
+_OUT_OF_MEMORY = re.compile(r"out of memory|RESOURCE_EXHAUSTED", re.IGNORECASE)
+# Ray's word for a worker that it killed itself. Every other death it explains with guesses, and they name OOM.
+_KILLED_FOR_MEMORY = re.compile(r"low on memory", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ def explain(
     error = _masked(own[0].text) if own else ""
     if deaths:
         told = "; ".join([d.text for d in deaths] + [f"rank {r.rank} raised {r.text}" for r in own[:1]])
-        if any(_OUT_OF_MEMORY.search(d.text) for d in deaths):
+        if any(_KILLED_FOR_MEMORY.search(d.text) for d in deaths):
             return Failure("unexplained", told, error or "out of memory", step, checkpoint)
         kind: Kind = "preemption" if any(d.preempted for d in deaths) else "infrastructure"
         return Failure(kind, told, error, step, checkpoint)

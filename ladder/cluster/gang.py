@@ -115,10 +115,10 @@ class RayCluster:
 
 
 def _told(error: Exception) -> str:
-    """Ray explains a death on several lines: the last sentence that is none of its key-value pairs."""
+    """Ray explains a death on several lines: the last that is no key and value, without Ray's guesses."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = [line for line in lines if not re.match(r"\w+: \S+$", line)]
-    return " ".join(told[-1:] or lines[:1])[:500]
+    return " ".join(told[-1:] or lines[:1]).partition(" Some common causes")[0][:500]
 
 
 def environment(job: Job) -> dict[str, str]:

@@ -80,8 +80,8 @@ def _cached(fs: AbstractFileSystem, root: str, folder: str, sha256: str, say: Sa
         try:
             manifest = json.loads(fs.cat_file(f"{root}/{MANIFEST}"))
             (part / MANIFEST).write_text(json.dumps(manifest, indent=1))
+            say(f"fetching the text {sha256[:12]} from {folder}")
             for name in _files(manifest):
-                say(f"fetching {folder}/{name}")
                 fs.get_file(f"{root}/{name}", str(part / name))
             _checked(open_corpus(part, verify=True), sha256, folder)
             os.replace(part, here)

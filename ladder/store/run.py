@@ -74,7 +74,7 @@ class RunRecord:
         running until its driver says otherwise, because nobody here can know.
         """
         rows = self.rows()
-        attempts = numbers(self.files, self._folder)
+        attempts = self.attempts()
         state, reason = self._state(attempts)
         step = rows[-1]["step"] if rows else None
         speed = _last(rows, "tokens_per_s")
@@ -115,7 +115,11 @@ class RunRecord:
 
     def attempts(self) -> list[int]:
         """Numbers of the attempts that were opened, oldest first."""
-        return numbers(self.files, self._folder)
+        found = numbers(self.files, self._folder)
+        # on a disk a folder is there before its first file, for a moment or since a process died just then
+        if found and not self.files.exists(f"{self._folder}/attempts/{found[-1]:04d}/attempt.json"):
+            found.pop()
+        return found
 
     def reached(self, attempt: int) -> tuple[int | None, int | None]:
         """(completed updates that an attempt started from, that it came to); None where it never said."""

@@ -6,7 +6,7 @@ from ladder.cluster.failures import BUDGETS, Death, Failure, Raised, explain, ju
 from ladder.cluster.work import seen_by
 from ladder.store import StoreError
 
-KILLED = Death(0, "its worker died: the process got SIGKILL")
+KILLED = Death(0, "its worker died: some common causes include: (1) it was killed by the OOM killer")
 TAKEN = Death(0, "its node was taken away", preempted=True)
 CLOSED = "ValueError: Gloo all-reduce failed: Connection closed by peer [10.0.0.2]:40001"
 
@@ -123,7 +123,7 @@ def test_two_kills_that_look_alike_are_still_accidents_but_five_are_not() -> Non
 
 
 def test_out_of_memory_twice_stops_even_when_the_system_did_the_killing() -> None:
-    killed = Death(0, "its worker died: killed due to the node running low on memory (OOM)")
+    killed = Death(0, "its worker died: task was killed due to the node running low on memory")
     assert [verdict.retry for verdict in live(([killed], [], None, None), ([killed], [], None, None))] == [
         True,
         False,
