@@ -11,6 +11,7 @@ VERBS = {
     "logs": "what a run has written so far, followed with -f",
     "stop": "ask a run, or all and their driver, to checkpoint and leave",
     "data": "write the token shards of a ladder into its store, once",
+    "sync": "send what Weights & Biases lacks of a store; a second call finds nothing to send",
     "report": "write the page of a store again: one self-contained HTML file, and figures",
     "fit": "fit the scaling law of a table of evaluations, and forecast a target",
 }

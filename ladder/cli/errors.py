@@ -17,6 +17,6 @@ def explain(error: Exception) -> tuple[str, int]:
     for kind, code in known.items():
         if isinstance(error, kind):
             return " ".join(str(error).split()), code
-    if type(error).__name__ == "RunFailed":  # not imported here: its module loads much
+    if type(error).__name__ in ("RunFailed", "MirrorError"):  # not imported here: their modules load much
         return str(error), 1
     raise error

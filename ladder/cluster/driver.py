@@ -14,9 +14,11 @@ import pandas as pd
 from analysis import Forecast, ScalingFit, fit, forecast
 from ladder.accounting import eval_points
 from ladder.cluster.failures import BUDGETS, Budget, Kind
+from ladder.cluster.mirror import mirrored
 from ladder.cluster.training import STALL_S, Backend, Launch, RunFailed, Training, sigterm_is_ctrl_c
 from ladder.spec import Ladder, Rung
 from ladder.store import Store
+from ladder.tracking import Mode, default_mode
 from ladder.values import digest
 
 FORECAST = "forecast.json"
@@ -53,10 +55,12 @@ def run_ladder(
     show: Callable[[list[Launch]], None] = lambda launches: None,
     budgets: Mapping[Kind, Budget] = BUDGETS,
     stall_s: float = STALL_S,
+    wandb: Mode | None = None,
 ) -> Result:
     """Bring `ladder` to its end in `store`. `backend` is called only when something is left to train.
 
     Accidents are tried again within `budgets`; a launch without a completed step for `stall_s` is one.
+    wandb: how the rows are mirrored; what WANDB_MODE says when None, and offline when it says nothing.
     Raises RunFailed when a run does not finish; SpecError, StoreError, CorpusError and AnalysisError for
     what is wrong before or between. KeyboardInterrupt and SIGTERM leave every run with a checkpoint.
     """
@@ -67,7 +71,8 @@ def run_ladder(
     started = time.monotonic()
     store.create(ladder)
     training = Training(store, backend, say, show, budgets, stall_s)
-    with sigterm_is_ctrl_c(), store.lease(f"ladder run {ladder.name}"):
+    mirror = mirrored(store, wandb or default_mode(), say)
+    with sigterm_is_ctrl_c(), store.lease(f"ladder run {ladder.name}"), mirror:
         try:
             training.finish([launch for rung in ladder.rungs for launch in launches(rung)])
             found = fit(store.evals(names=[run for rung in ladder.rungs for run, _ in rung.runs]))
