@@ -72,7 +72,9 @@ def run_ladder(
     store.create(ladder)
     training = Training(store, backend, say, show, budgets, stall_s)
     mirror = mirrored(store, wandb or default_mode(), say)
-    with sigterm_is_ctrl_c(), store.lease(f"ladder run {ladder.name}"), mirror:
+    with sigterm_is_ctrl_c(), store.lease(f"ladder run {ladder.name}") as lease, mirror:
+        if lease.note:
+            say(lease.note)
         try:
             training.finish([launch for rung in ladder.rungs for launch in launches(rung)])
             found = fit(store.evals(names=[run for rung in ladder.rungs for run, _ in rung.runs]))

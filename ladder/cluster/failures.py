@@ -91,7 +91,7 @@ _SYMPTOM = re.compile(
     re.IGNORECASE,
 )
 _OUT_OF_MEMORY = re.compile(r"out of memory|RESOURCE_EXHAUSTED", re.IGNORECASE)
-# Ray's word for a worker that it killed itself. Every other death it explains with guesses, and they name OOM.
+# Ray's word for a worker that it killed itself; its guesses about any other death name the OOM killer too
 _KILLED_FOR_MEMORY = re.compile(r"low on memory", re.IGNORECASE)
 
 

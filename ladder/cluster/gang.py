@@ -32,6 +32,7 @@ class RayCluster:
         self._free = sorted(os.sched_getaffinity(0))
         self.cpus = len(self._free)
         ray.init(
+            "local",  # never one that happens to run here
             num_cpus=self.cpus,
             include_dashboard=False,
             log_to_driver=False,

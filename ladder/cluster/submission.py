@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
@@ -27,6 +27,9 @@ from ladder.values import SpecError
 LOG = "driver.log"
 LOOK_S = 0.5
 START_S = 120.0  # for a Python process that imports ladder, on a busy machine
+_CHILDREN: list[subprocess.Popen] = []  # one that is dropped warns of a process that lives on
+    subprocess.Popen
+] = []  # a Popen that is dropped warns of a process that lives on, as ours shall
 
 
 @dataclass
@@ -34,7 +37,6 @@ class Submission:
     """The driver that was last started on a store. Everything is read from the store at each call."""
 
     store: Store
-    _child: subprocess.Popen | None = field(default=None, repr=False)  # reaped if it is ours
 
     @classmethod
     def open(cls, store: str | os.PathLike[str]) -> "Submission":
@@ -77,8 +79,6 @@ class Submission:
 
     def _ended(self) -> dict | None:
         """code and line of the driver's end; None while it is at work."""
-        if self._child:
-            self._child.poll()
         number, process = self._driver()
         gone = is_gone(process)  # first: what it wrote before it went is then there to read
         try:
@@ -120,10 +120,11 @@ def submit(
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
+    _CHILDREN.append(child)
     until = time.monotonic() + START_S
     while child.poll() is None and time.monotonic() < until:
         if child.pid in (json.loads(place.read(_begin(n)))["pid"] for n in _numbers(place)[-1:]):
-            return Submission(place, child)
+            return Submission(place)
         time.sleep(0.05)
     child.kill()
     child.wait()
