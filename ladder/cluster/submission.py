@@ -28,8 +28,6 @@ LOG = "driver.log"
 LOOK_S = 0.5
 START_S = 120.0  # for a Python process that imports ladder, on a busy machine
 _CHILDREN: list[subprocess.Popen] = []  # one that is dropped warns of a process that lives on
-    subprocess.Popen
-] = []  # a Popen that is dropped warns of a process that lives on, as ours shall
 
 
 @dataclass
