@@ -69,7 +69,7 @@ def sync(store: Store, say: Callable[[str], None]) -> list[dict]:
             if "say" in line:
                 say(line["say"])
             elif "failed" in line:
-                raise MirrorError(line["failed"])
+                raise MirrorError(f"{line['failed'].rstrip('.')}; then call this again")
             else:
                 done.append(line)
         if process.wait():
@@ -205,7 +205,9 @@ def follow(
                     mirror.close()
                 wrong.pop(name, None)
             except Unreachable as error:
-                _print(say=f"W&B cannot be reached, its rows go to files in the store ({_line(error)})")
+                _print(
+                    say=f"{_line(error)}; its rows go to files in the store, `ladder sync` sends them later"
+                )
                 reached = False
                 mirrors[name] = mirror
                 waiting = [run for run, other in mirrors.items() if not other.is_open]
