@@ -49,7 +49,7 @@ def mirrored(store: Store, mode: Mode, say: Callable[[str], None]) -> Iterator[N
         yield
     finally:
         code = _end(process)
-        relay.join()  # wandb-core, which holds the pipe too, follows its parent within seconds
+        relay.join(10)  # wandb-core holds the pipe too, and follows its parent within seconds
         if code:
             say(f"W&B has not everything; `ladder sync {store.url}` sends the rest")
 
