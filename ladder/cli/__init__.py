@@ -1,6 +1,7 @@
 """The `ladder` command: one module a verb, loaded when it is called."""
 
 import argparse
+import os
 import sys
 from importlib import import_module
 
@@ -42,6 +43,9 @@ def run_verb(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("stopped by Ctrl-C; the same command goes on from here", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # `| head` has what it wants; nothing may be flushed into it at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except Exception as error:
         line, code = explain(error)
         print(f"ladder {options.verb}: {line}", file=sys.stderr)

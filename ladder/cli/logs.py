@@ -1,8 +1,6 @@
 """ladder logs STORE RUN: what a run's attempts have written, row by row; with -f until it has ended."""
 
 import argparse
-import os
-import sys
 import time
 
 from ladder.store import RunRecord, Store
@@ -38,8 +36,6 @@ def main(options: argparse.Namespace) -> int:
             print(f"{record.id} {status['state']}" + (f": {status['reason']}" if status["reason"] else ""))
     except KeyboardInterrupt:
         return 0  # the way to leave a log; the run goes on
-    except BrokenPipeError:  # | head has what it wants; nothing may be flushed into it at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
