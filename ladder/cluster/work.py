@@ -1,7 +1,8 @@
 """What one run does where it is placed: open its record, train, be watched, close its record.
 
 The same class runs inside a Ray actor (gang.py) and in a thread of this process (local.py). A job is
-plain JSON values: a worker needs `ladder` installed, never the experiment file.
+plain JSON values: a worker needs `ladder` installed, never the experiment file. Of a gang every member
+trains and takes part in checkpoints; rank 0 alone opens an attempt and writes rows, events and its end.
 """
 
 import contextlib
@@ -12,9 +13,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ladder.cluster.distributed import Place, join
 from ladder.cluster.failures import Death, Raised
 from ladder.spec import RunSpec
 from ladder.store import Attempt, RunRecord, Store
+from ladder.store.attempt import Ending
 from ladder.store.notes import asked_to_stop
 
 LOOK_S = 1.0  # between two looks for a request to stop; they happen beside the training, never within it
@@ -22,30 +25,52 @@ LOOK_S = 1.0  # between two looks for a request to stop; they happen beside the 
 
 @dataclass(frozen=True)
 class Job:
-    """One launch of one run, watched against the frozen forecast at the path `forecast`, if there is one."""
+    """One launch of one run, watched against the frozen forecast at the path `forecast`, if there is one.
+
+    On a cluster `hosts` members share its devices evenly.
+    """
 
     run: str
     spec: str  # RunSpec as JSON
     store: str
     corpus: str  # folder or URL of token shards
-    cpus: int
-    devices: int
+    cpus: int  # of each host
+    devices: int  # of all hosts
     provenance: dict[str, Any]  # with corpus_sha256: other tokens are refused
     forecast: str | None = None
+    hosts: int = 1
+
+
+class BackendLost(RuntimeError):
+    """What launches run on is gone: none can be started, and those that ran are lost."""
 
 
 @dataclass(frozen=True)
 class Ended:
     """How a launch ended: finished, stopped (asked to leave, or stopped by the monitor) or failed.
 
-    Of a failed one, `deaths` and `raised` say what its members met; `failures.explain` reads them.
+    A member of a gang ends in the same words. Of a failed launch, `deaths` and `raised` say what its members
+    met; `failures.explain` reads them.
     """
 
     run: str
-    state: str
+    state: Ending
     reason: str = ""
     deaths: tuple[Death, ...] = ()
     raised: tuple[Raised, ...] = ()
+
+
+class _Member:
+    """Stands in for the attempt with every rank but the first: the record is not theirs to write."""
+
+    def __init__(self, checkpoints: str):
+        self.checkpoints = checkpoints
+
+    def resumed(self, step: int) -> None: ...
+    def row(self, row: dict) -> None: ...
+    def event(self, step: int, kind: str, detail: str = "", registered: bool = True) -> None: ...
+    def flush(self) -> None: ...
+    def check_current(self) -> None: ...
 
 
 class Work:
@@ -54,31 +79,47 @@ class Work:
         self._leave = threading.Event()
         self._last: dict[str, Any] = {}
 
-    def run(self) -> Ended:
-        """Train to the end, or to the first reason to stop; a failure is recorded and returned."""
-        job = self.job
+    def run(self, place: Place | None = None) -> Ended:
+        """Train to the end, or to the first reason to stop; a failure is recorded and returned.
+
+        place: of this process in its gang; None when it has all devices to itself.
+        """
+        job, rank = self.job, place.rank if place else 0
         record = Store(job.store).run(job.run)
         try:
             spec = RunSpec.from_json(job.spec)
+            if rank:
+                return self._train(spec, _Member(record.checkpoints), place)
             with record.begin(spec, job.provenance) as attempt:
-                return self._train(spec, record, attempt)
+                return self._lead(spec, record, attempt, place)
         except Exception as error:
-            return Ended(job.run, "failed", _reason(error), raised=(seen_by(error),))
+            return Ended(job.run, "failed", _reason(error), raised=(seen_by(error, rank),))
 
-    def _train(self, spec: RunSpec, record: RunRecord, attempt: Attempt) -> Ended:
+    def _lead(self, spec: RunSpec, record: RunRecord, attempt: Attempt, place: Place | None) -> Ended:
+        try:
+            with self._listening(record, attempt.number):
+                ended = self._train(spec, attempt, place, self._watch(record, attempt))
+        except Exception as error:
+            attempt.finish("failed", _reason(error))
+            return Ended(self.job.run, "failed", _reason(error), raised=(seen_by(error),))
+        attempt.finish(ended.state, ended.reason)
+        return ended
+
+    def _train(
+        self,
+        spec: RunSpec,
+        attempt: Attempt | _Member,
+        place: Place | None,
+        watch: Callable[[dict], Any] | None = None,
+    ) -> Ended:
         # jax is imported here, by the process that trains, and not by whoever holds a Job
         from ladder.corpus.remote import fetch
         from ladder.train.loop import train
 
-        try:
-            shards = fetch(self.job.corpus, self.job.provenance["corpus_sha256"])
-            watch = self._watch(record, attempt)
-            with self._listening(record, attempt.number):
-                outcome = train(spec, shards, attempt, watch=watch, should_stop=self._leave.is_set)
-        except Exception as error:
-            attempt.finish("failed", _reason(error))
-            return Ended(self.job.run, "failed", _reason(error), raised=(seen_by(error),))
-        attempt.finish(outcome.state, outcome.reason)
+        shards = fetch(self.job.corpus, self.job.provenance["corpus_sha256"])
+        if place:
+            join(place, self.job.devices)
+        outcome = train(spec, shards, attempt, watch=watch, should_stop=self._leave.is_set)
         return Ended(self.job.run, outcome.state, outcome.reason)
 
     @contextlib.contextmanager

@@ -1,4 +1,8 @@
-"""Checkpoints of a run: whole states by step, written atomically by orbax, found again by listing."""
+"""Checkpoints of a run: whole states by step, written atomically by orbax, found again by listing.
+
+Writing happens beside the training: `save` copies the state off the devices and returns. At most one write
+is under way; the next `save`, a look at what there is and the end wait for it, and raise its error.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Self
@@ -16,22 +20,28 @@ class Checkpoints:
     """The checkpoint folder of one run: a path, or any URL that orbax takes. A context manager.
 
     A step is listed only once it is complete; what a killed process left half-written is removed on
-    opening. The newest two are kept, and every one that was saved with `keep`.
+    opening. The newest two are kept, and every one that was saved with `keep`. With several processes all
+    of them open, save and restore together, in a folder that all of them see.
     """
 
     def __init__(self, where: str):
-        options = ocp.CheckpointManagerOptions(
-            preservation_policy=_NewestAndKept(), enable_async_checkpointing=False
-        )
+        options = ocp.CheckpointManagerOptions(preservation_policy=_NewestAndKept())
         self.where = where
         self._manager = ocp.CheckpointManager(where, options=options)
 
     def newest(self) -> int | None:
         """Completed updates of the newest complete checkpoint; None when there is none yet."""
+        self._manager.wait_until_finished()
         return self._manager.latest_step()
 
+    def steps(self) -> list[int]:
+        """Completed updates of every complete checkpoint."""
+        self._manager.wait_until_finished()
+        return list(self._manager.all_steps())
+
     def save(self, state: State, step: int, *, keep: bool = False) -> None:
-        """Write the state after `step` updates; nothing happens when that step is there already."""
+        """Begin to write the state after `step` updates, which may be donated as soon as this returns;
+        nothing happens when that step is there already."""
         if step != self.newest():
             self._manager.save(step, args=ocp.args.StandardSave(state), metrics={"keep": keep})
 
@@ -44,8 +54,10 @@ class Checkpoints:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._manager.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # After an error the other processes may never come to the barrier that ends a write.
+        if kind is None or jax.process_count() == 1:
+            self._manager.close()
 
 
 class _NewestAndKept:
