@@ -74,6 +74,7 @@ _KINDS: Mapping[str, Kind] = {
     "FileNotFoundError": "user error",
     "PermissionError": "user error",
     "OSError": "infrastructure",  # storage, network, a full disk; ConnectionError and TimeoutError are such
+    "RayError": "infrastructure",  # Ray about itself: a place that was taken away, a head that is gone
     "MemoryError": "unexplained",
     "NotImplementedError": "user error",
     "ValueError": "user error",  # SpecError, CorpusError, StoreError among them

@@ -10,11 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 from ladder.cluster.failures import BUDGETS, Budget, Death, Failure, Kind, Raised, explain, judge
 from ladder.cluster.texts import Text, key, text_of
-from ladder.cluster.work import LOOK_S, Ended, Job, seen_by
+from ladder.cluster.work import LOOK_S, BackendLost, Ended, Job, seen_by
 from ladder.spec import Resources, RunSpec
 from ladder.store import RunRecord, Store, notes, provenance
 from ladder.store.process import this_process
@@ -32,9 +33,10 @@ class RunFailed(RuntimeError):
 class Backend(Protocol):
     """Where launches run.
 
-    `poll` waits up to timeout_s for launches to end, and does wait when there are none. `peek` shows the
-    newest row values of the running ones. `stop` asks all of them to checkpoint and leave; `kill` ends one
-    without asking, and `poll` does not report it any more.
+    `start` raises BackendLost when nothing can be started any more. `poll` waits up to timeout_s for launches
+    to end, and does wait when there are none. `peek` shows the newest row values of the running ones. `stop`
+    asks all of them to checkpoint and leave; `kill` ends one without asking, and `poll` does not report it
+    any more.
     """
 
     cpus: int
@@ -61,6 +63,11 @@ class Launch:
     due: float = 0.0  # not to be started before; monotonic seconds, as all times here
     moved: float = 0.0  # when its step was last seen to change
     slowest_s: float = 0.0  # the longest wait for such a change
+
+    @property
+    def cpus(self) -> int:
+        """Of all its hosts."""
+        return self.resources.cpus * self.resources.hosts
 
     def started(self) -> None:
         self.state, self.reason, self.seen = "running", "", {}
@@ -93,7 +100,6 @@ class Training:
         self.store, self.say, self.show = store, say, show
         self.budgets, self.stall_s = budgets, stall_s
         self._make_backend = backend
-        self._backend: Backend | None = None
         self._provenance = provenance()
         self._texts: dict[str, Text] = {}
         self._history: dict[str, list[Failure]] = {}
@@ -112,11 +118,10 @@ class Training:
         if not waiting:
             self.say(f"{', '.join(launch.run for launch in launches)}: finished before, skipped")
             return
-        backend = self._backend = self._backend or self._made()
         for launch in waiting:
-            if launch.resources.cpus > backend.cpus:
+            if launch.cpus > self._backend.cpus:
                 raise RunFailed(
-                    f"{launch.run} asks for {launch.resources.cpus} CPUs, the cluster has {backend.cpus}: "
+                    f"{launch.run} asks for {launch.cpus} CPUs, the cluster has {self._backend.cpus}: "
                     "lower its Resources(cpus=...) or use a larger machine"
                 )
         for launch in waiting:
@@ -124,11 +129,10 @@ class Training:
             # what somebody asked of an earlier driver is not meant for this one
             notes.withdraw(self.store.files, launch.run, self._newest(launch) + 1)
             self._history[launch.run] = _since_given_up(notes.failures(self.store.files, launch.run))
-        listen_for_sigterm()  # again: ray.init takes the signal for itself
         try:
-            self._drain(backend, waiting, launches, forecast)
+            self._drain(waiting, launches, forecast)
         except KeyboardInterrupt:
-            self._leave(backend, launches)
+            self._leave(launches)
             raise
         failed = [launch for launch in launches if launch.state != "finished"]
         if failed:
@@ -141,22 +145,27 @@ class Training:
         return self._texts[key(spec)]
 
     def close(self) -> None:
-        if self._backend:
+        if "_backend" in vars(self):
             self._backend.close()
 
-    def _made(self) -> Backend:
+    @cached_property
+    def _backend(self) -> Backend:
         try:
-            return self._make_backend()
+            made = self._make_backend()
         except Exception as error:
             first = next(iter(str(error).strip().splitlines()), "")
             raise RunFailed(f"the cluster did not start: {type(error).__name__}: {first}") from error
+        listen_for_sigterm()  # again: ray.init takes the signal for itself
+        return made
 
-    def _drain(
-        self, backend: Backend, queue: list[Launch], launches: list[Launch], forecast: str | None
-    ) -> None:
+    def _drain(self, queue: list[Launch], launches: list[Launch], forecast: str | None) -> None:
         running: dict[str, Launch] = {}
         while queue or running:
-            self._start(backend, queue, running, forecast)
+            try:
+                self._start(queue, running, forecast)
+            except BackendLost as error:
+                self._replace(str(error), queue, running)
+            backend = self._backend
             for ended in backend.poll(PATIENCE_S):
                 launch = running.pop(ended.run)
                 launch.state, launch.reason = ended.state, ended.reason
@@ -172,32 +181,47 @@ class Training:
                     if self._try_again(launch, Ended(launch.run, "failed", death.text, deaths=(death,))):
                         queue.insert(0, launch)
             self.show(launches)
-            self._look_for_request(backend, launches)
+            self._look_for_request(launches)
 
-    def _start(
-        self, backend: Backend, queue: list[Launch], running: dict[str, Launch], forecast: str | None
-    ) -> None:
+    def _start(self, queue: list[Launch], running: dict[str, Launch], forecast: str | None) -> None:
         """Start what is due and fits, in the order of the queue."""
-        free = backend.cpus - sum(launch.resources.cpus for launch in running.values())
+        free = self._backend.cpus - sum(launch.cpus for launch in running.values())
         for launch in list(queue):
-            if launch.resources.cpus > free or launch.due > time.monotonic():
+            if launch.cpus > free or launch.due > time.monotonic():
                 continue
             queue.remove(launch)
+            if self._record(launch).status()["state"] == "finished":  # a leftover brought it to its end
+                launch.state, launch.reason = "finished", ""
+                continue
             launch.attempt = self._newest(launch)
             if notes.asked_to_stop(self.store.files, launch.run, launch.attempt + 1):
                 launch.state, launch.reason = "stopped", "asked to stop before it was started"
                 continue
-            free -= launch.resources.cpus
-            running[launch.run] = launch
-            launch.started()
             try:
-                backend.start(self._job(launch, forecast))
+                self._backend.start(self._job(launch, forecast))
+            except BackendLost:
+                running[launch.run] = launch  # lost with the others
+                raise
             except Exception as error:
-                del running[launch.run]
-                free += launch.resources.cpus
                 reason = f"could not be placed: {type(error).__name__}: {error}"
                 if self._try_again(launch, Ended(launch.run, "failed", reason, raised=(seen_by(error),))):
                     queue.append(launch)
+                continue
+            free -= launch.cpus
+            running[launch.run] = launch
+            launch.started()
+
+    def _replace(self, why: str, queue: list[Launch], running: dict[str, Launch]) -> None:
+        """Another backend in place of one that is lost, and with it all that ran there."""
+        self.say(f"the cluster is lost ({why}): starting another")
+        with contextlib.suppress(Exception):
+            self._backend.close()
+        del self._backend
+        for launch in running.values():
+            death = Death(0, f"the cluster was lost: {why}")
+            if self._try_again(launch, Ended(launch.run, "failed", death.text, deaths=(death,))):
+                queue.append(launch)
+        running.clear()
 
     def _job(self, launch: Launch, forecast: str | None) -> Job:
         text = self.text(launch.spec)
@@ -207,6 +231,7 @@ class Training:
             store=self.store.url,
             corpus=text.folder,
             cpus=launch.resources.cpus,
+            hosts=launch.resources.hosts,
             devices=launch.spec.parallel.data,
             provenance=self._provenance | {"corpus_sha256": text.sha256},
             forecast=forecast,
@@ -237,18 +262,19 @@ class Training:
         self.say(f"{launch.run}: {verdict.reason}")
         return verdict.retry
 
-    def _look_for_request(self, backend: Backend, launches: list[Launch]) -> None:
+    def _look_for_request(self, launches: list[Launch]) -> None:
         """Leave when somebody asks the driver to, through the store."""
         if time.monotonic() - self._looked < LOOK_S:
             return
         self._looked = time.monotonic()
         if notes.driver_asked_to_leave(self.store.files, this_process()):
-            self._leave(backend, launches)
+            self._leave(launches)
             notes.forget_driver(self.store.files, this_process())
             raise RunFailed("stopped on request; the same command goes on from here")
 
-    def _leave(self, backend: Backend, launches: list[Launch]) -> None:
+    def _leave(self, launches: list[Launch]) -> None:
         """Ask what runs to checkpoint, and wait for it; what does not answer is killed."""
+        backend = self._backend
         self.say("stopping: every run writes a checkpoint first")
         backend.stop()
         running = {launch.run: launch for launch in launches if launch.state == "running"}

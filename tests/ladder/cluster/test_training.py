@@ -10,6 +10,7 @@ from ladder import Ladder, Store
 from ladder.cluster import training
 from ladder.cluster.failures import BUDGETS, Budget
 from ladder.cluster.training import RunFailed, Training
+from ladder.cluster.work import BackendLost
 from ladder.store import notes
 from ladder.store.process import this_process
 from tests.ladder.cluster.scripted import Scripted, Unreachable, dies, endless, finishes, raises
@@ -229,6 +230,35 @@ def test_a_run_that_cannot_be_placed_in_time_is_tried_again(store: Store, launch
     said = trained(store, backend, launches[:1])
     assert backend.starts == ["refused", "w8"]
     assert any("no place within 120 s" in line and "infrastructure" in line for line in said)
+
+
+def test_a_lost_cluster_is_replaced_and_its_runs_are_tried_again(store: Store, launches: list) -> None:
+    class Mortal(Scripted):
+        def start(self, job):
+            if self.starts:
+                raise BackendLost("no node answers")
+            super().start(job)
+
+    backends = [Mortal(endless), Scripted(finishes)]
+    made, said = iter(backends), []
+    Training(store, lambda: next(made), said.append, lambda _: None, HASTY).finish(launches)
+    assert [sorted(backend.starts) for backend in backends] == [["w8"], ["w16", "w8"]]
+    assert "the cluster is lost (no node answers): starting another" in said
+    assert [v["kind"] for v in notes.failures(store.files, "w8")] == ["infrastructure"]
+
+
+def test_what_a_leftover_has_finished_is_not_started_again(store: Store, launches: list) -> None:
+    def script(job, life):
+        yield 5
+        yield dies(job)  # so it seems; the process goes on
+
+    def finish(shown):
+        if shown[0].state == "queued":
+            store.write("runs/w8/attempts/0001/status.json", '{"state": "finished", "reason": ""}')
+
+    backend = Scripted(script)
+    trained(store, backend, launches[:1], show=finish)
+    assert backend.starts == ["w8"] and launches[0].state == "finished"
 
 
 def test_a_cluster_that_does_not_start_is_one_line(store: Store, launches: list) -> None:
