@@ -77,6 +77,8 @@ class Submission:
 
     def _ended(self) -> dict | None:
         """code and line of the driver's end; None while it is at work."""
+        for child in _CHILDREN:
+            child.poll()  # else what has ended stays in the process table
         number, process = self._driver()
         gone = is_gone(process)  # first: what it wrote before it went is then there to read
         try:
