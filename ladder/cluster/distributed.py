@@ -27,7 +27,8 @@ def free_port() -> int:
 def join(place: Place, devices: int, within_s: int = JOIN_S) -> None:
     """Wait until all members are here; `devices` of them all are then seen. Before any other use of jax.
 
-    Raises ConnectionError when they are not here in time, or when they bring another number of devices.
+    Members that are not here in time end the process: jax leaves no choice. Raises ConnectionError when the
+    port was taken meanwhile, or when they bring another number of devices.
     """
     import jax
 
@@ -42,13 +43,7 @@ def join(place: Place, devices: int, within_s: int = JOIN_S) -> None:
             initialization_timeout=within_s,
             heartbeat_timeout_seconds=SILENT_S,
         )
-        found = jax.process_count(), jax.device_count()
-    except Exception as error:
-        raise ConnectionError(
-            f"{who}: the gang did not come together within {within_s} s: {error}"
-        ) from error
-    if found != (place.hosts, devices):
-        raise ConnectionError(
-            f"{who}: jax sees {found[0]} processes with {found[1]} devices, {place.hosts} with {devices} "
-            "were started"
-        )
+    except jax.errors.JaxRuntimeError as error:
+        raise ConnectionError(f"{who}: the gang did not come together: {error}") from error
+    if (found := jax.device_count()) != devices:
+        raise ConnectionError(f"{who}: the gang has {found} devices, the run needs {devices}")
