@@ -55,8 +55,8 @@ class Checkpoints:
         it is and 0 where there is none.
 
         One that cannot be read makes way for an older one, and is deleted then, as its step will be saved
-        again. With several processes the first one's listing decides, and one that any of them cannot read is
-        read by none. Raises Damaged when none can be read.
+        again. With several processes the first one's listing decides, and all go on from the same step: they
+        read the same files, and find the same ones damaged. Raises Damaged when none can be read.
         """
         unread: dict[int, str] = {}
         while step := self._before(min(unread, default=None)):

@@ -68,7 +68,7 @@ def test_ctrl_c_leaves_the_log_quietly(store, said, monkeypatch):
     assert code == 0 and complaint == "" and out.splitlines()[-1].endswith("train_ce 9.1")
 
 
-def test_a_reader_that_closes_the_pipe_is_no_error(store):
+def test_a_reader_that_closes_the_pipe_is_no_traceback(store):
     trained(store.run("d8"), 0, 99, note="x" * 2000)
     command = [sys.executable, "-c", "import sys; from ladder.cli import main; sys.exit(main(sys.argv[1:]))"]
     child = subprocess.Popen(
@@ -76,7 +76,7 @@ def test_a_reader_that_closes_the_pipe_is_no_error(store):
     )
     child.stdout.readline()
     child.stdout.close()
-    assert (child.stderr.read(), child.wait()) == (b"", 0)
+    assert (child.stderr.read(), child.wait()) == (b"", 1)
     child.stderr.close()
 
 

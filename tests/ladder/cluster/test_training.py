@@ -9,8 +9,8 @@ import pytest
 from ladder import Ladder, Store
 from ladder.cluster import training
 from ladder.cluster.failures import BUDGETS, Budget
-from ladder.cluster.training import RunFailed, Training
-from ladder.cluster.work import BackendLost
+from ladder.cluster.training import RunFailed, RunStopped, Training
+from ladder.cluster.work import BackendLost, Ended
 from ladder.store import notes
 from ladder.store.process import this_process
 from tests.ladder.cluster.scripted import Scripted, Unreachable, dies, endless, finishes, raises
@@ -172,9 +172,28 @@ def test_a_run_that_was_asked_to_stop_is_not_tried_again(store: Store, launches:
     def script(job, life):
         return endless(job, life) if job.run == "w8" else finishes(job, life)
 
-    with pytest.raises(RunFailed, match=r"^w8 stopped: asked to stop$"):
+    with pytest.raises(RunFailed, match=r"^w8 stopped: asked to stop$") as stopped:
         trained(store, Scripted(script), launches, show=ask)
+    assert stopped.value.exit_code == 1  # 3 is the monitor's
     assert store.run("w16").status()["state"] == "finished"
+
+
+def test_a_run_that_the_monitor_stopped_is_told_from_one_that_failed(store: Store, launches: list) -> None:
+    def script(job, life):
+        if job.run == "w8":
+            yield Ended("w8", "stopped", "runaway: too far out", by_monitor=True)
+        yield raises(job, ValueError("width must divide"))
+
+    with pytest.raises(RunFailed, match=r"w8 stopped: runaway.*; w16 failed") as failed:
+        trained(store, Scripted(script), launches)
+    assert failed.value.exit_code == 1
+    with pytest.raises(RunStopped, match=r"^w8 stopped: runaway: too far out$") as stopped:
+        trained(
+            store,
+            Scripted(script),
+            [training.Launch(launches[0].run, launches[0].spec, launches[0].resources)],
+        )
+    assert stopped.value.exit_code == 3
 
 
 def test_a_queued_run_that_was_asked_to_stop_is_not_started_but_later_it_is(
