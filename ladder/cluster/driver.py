@@ -21,6 +21,7 @@ from ladder.accounting import eval_points
 from ladder.cluster.work import Ended, Job
 from ladder.spec import Ladder, Resources, Rung, RunSpec
 from ladder.store import Store, StoreError, provenance
+from ladder.train.data import Batches
 from ladder.values import SpecError, digest
 
 FORECAST = "forecast.json"
@@ -128,7 +129,9 @@ class Training:
                     "lower its Resources(cpus=...) or use a larger machine"
                 )
         for launch in waiting:
-            self.text(launch.spec)  # before the first start: what is wrong with the text is wrong for all
+            # before the first start: what is wrong with the text is wrong for all
+            for warning in Batches(self.text(launch.spec), launch.spec).warnings:
+                self.say(f"{launch.run}: {warning}")
         try:
             self._drain(backend, waiting, launches, forecast)
         except KeyboardInterrupt:
