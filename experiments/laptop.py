@@ -1,7 +1,7 @@
 """The laptop ladder: four rungs on real text promise the loss of a run of several times their compute.
 
-The starting design ("recipe A", see README.md in this folder); part of what it teaches is how wide an
-honest band is when one run costs a minute.
+The starting design: recipe A, whose figures stand in the log beside this file. Part of what it teaches is how
+wide an honest band is when a run costs minutes.
 """
 
 from ladder import Hypothesis, Ladder, ParallelSpec, Resources, Rung

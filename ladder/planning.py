@@ -283,7 +283,7 @@ def _render(plan: Plan) -> str:
             _duration(run.seconds),
         )
     flops = _flops(sum(run.flops for run in plan.runs))
-    time = f", about {_duration(plan.seconds)} on this machine" if plan.seconds is not None else ""
+    time = "" if plan.seconds is None else f", about {_duration(plan.seconds)} on this machine, side by side"
     title = f"{plan.name}: {len(plan.runs)} runs, {flops} FLOPs{time}"
     notes = [f"warning: {text}" for text in plan.warnings] + [f"PROBLEM: {text}" for text in plan.problems]
     console.print(Group(Text(title), size, Text(), cost, *map(Text, notes)))

@@ -29,5 +29,9 @@ def read_table(path: str):
 
     try:
         return pd.read_csv(path)
-    except (OSError, ValueError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path}: {error}") from None
+    except OSError as error:
+        raise SpecError(f"{path}: {error.strerror}: give a CSV file") from None
+    except pd.errors.EmptyDataError:
+        raise SpecError(f"{path} is empty: give a header and one row an evaluation") from None
+    except ValueError as error:
+        raise SpecError(f"{path} is no CSV text: {error}") from None

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Column
 
 if TYPE_CHECKING:
     from ladder.cluster.driver import Launch
@@ -18,9 +19,9 @@ class Live:
     def __init__(self, stream: TextIO):
         self._console = Console(file=stream, highlight=False)
         self._bars = Progress(
-            TextColumn("{task.description:<10}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[text]}"),
+            TextColumn("{task.description}", table_column=Column(min_width=6, no_wrap=True)),
+            BarColumn(bar_width=12),
+            TextColumn("{task.fields[text]}", table_column=Column(no_wrap=True)),
             console=self._console,
         )
         self._tasks: dict[str, object] = {}
@@ -60,7 +61,7 @@ class Live:
         self._bars.update(
             self._tasks[launch.run],  # type: ignore[arg-type]
             completed=launch.spec.steps if launch.state == "finished" else launch.seen.get("step", 0),
-            text=describe(launch),
+            text=describe(launch, brief=True),
         )
 
     def _log(self, launch: "Launch") -> None:
@@ -71,8 +72,11 @@ class Live:
             self.say(f"{launch.run:<10} {describe(launch)}")
 
 
-def describe(launch: "Launch") -> str:
-    """State of a launch in one line: step, tokens/s, loss, time left."""
+def describe(launch: "Launch", brief: bool = False) -> str:
+    """State of a launch in one line: step, tokens/s, time left, losses.
+
+    brief: what fits beside a bar in 80 columns; the training loss only until there is an evaluation.
+    """
     if launch.state != "running":
         return f"{launch.state}{': ' + launch.reason if launch.reason else ''}"
     seen = launch.seen
@@ -83,11 +87,11 @@ def describe(launch: "Launch") -> str:
         left = (launch.spec.tokens - seen["tokens"]) / seen["tokens_per_s"]
         parts.append(f"{seen['tokens_per_s'] / 1e3:.1f}k tok/s")
         parts.append(f"eta {left / 60:.0f} min" if left >= 90 else f"eta {left:.0f} s")
-    if "train_ce" in seen:
+    if "train_ce" in seen and not (brief and "eval_loss" in seen):
         parts.append(f"train {seen['train_ce']:.3f} nats/token")
     if "eval_loss" in seen:
         unit = "bits/byte" if launch.spec.evaluation.loss_per == "byte" else "nats/token"
         parts.append(f"eval {seen['eval_loss']:.3f} {unit}")
     if "off_forecast" in seen:
-        parts.append(f"{seen['off_forecast']:+.2%} from the forecast")
-    return "  ".join(parts)
+        parts.append(f"{seen['off_forecast']:+.2%}{'' if brief else ' from the forecast'}")
+    return " ".join(parts).removeprefix("step ") if brief else "  ".join(parts)

@@ -16,9 +16,11 @@ from typing import Any, Protocol
 from ladder.cluster.failures import BUDGETS, Budget, Death, Failure, Kind, Raised, explain, judge
 from ladder.cluster.texts import Text, key, text_of
 from ladder.cluster.work import LOOK_S, BackendLost, Ended, Job, seen_by
+from ladder.corpus.remote import fetch
 from ladder.spec import Resources, RunSpec
 from ladder.store import RunRecord, Store, StoreError, notes, provenance
 from ladder.store.process import this_process
+from ladder.train.data import Batches
 
 PATIENCE_S = 0.5  # how long one look at the running launches lasts
 STALL_S = 600.0  # without a completed step; a compilation counts
@@ -145,7 +147,10 @@ class Training:
                     "lower its Resources(cpus=...) or use a larger machine"
                 )
         for launch in waiting:
-            self.text(launch.spec)  # before the first start: what is wrong with the text is wrong for all
+            # before the first start: what is wrong with the text is wrong for all
+            text = self.text(launch.spec)
+            for warning in Batches(fetch(text.folder, text.sha256, self.say), launch.spec).warnings:
+                self.say(f"{launch.run}: {warning}")
             # what somebody asked of an earlier driver is not meant for this one
             notes.withdraw(self.store.files, launch.run, self._newest(launch) + 1)
             self._history[launch.run] = _since_given_up(notes.failures(self.store.files, launch.run))

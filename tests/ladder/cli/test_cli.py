@@ -106,6 +106,7 @@ def test_the_line_is_named_for_a_relative_path_too(
         ("run;flops;loss\na;1e18;3.4\n", "separated by something else than commas"),
         ("Run,flops,loss\na,1e18,3.4\n", "rename 'Run'"),
         ("run,flops,loss\na,1e18,3.47\nb,4e18,oops\n", "loss is 'oops' (str) in row 1"),
+        ("", "is empty: give a header"),
     ],
 )
 def test_a_table_that_cannot_be_read_says_which_cell(
@@ -114,3 +115,8 @@ def test_a_table_that_cannot_be_read_says_which_cell(
     (tmp_path / "evals.csv").write_text(table)
     assert main(["fit", str(tmp_path / "evals.csv")]) == 2
     assert words in said(capsys)
+
+
+def test_a_table_that_is_not_there_is_said(capsys: pytest.CaptureFixture) -> None:
+    assert main(["fit", "nowhere.csv"]) == 2
+    assert said(capsys) == "ladder fit: nowhere.csv: No such file or directory: give a CSV file"

@@ -23,6 +23,9 @@ def test_a_running_line_says_which_loss_it_shows_and_how_far_off_the_forecast() 
         "eval 2.500 bits/byte",
         "+1.20% from the forecast",
     ]
+    brief = describe(seen, brief=True)
+    assert brief == "975/1950 50.0k tok/s eta 30 s eval 2.500 bits/byte +1.20%"
+    assert len("d32 " + 12 * "#" + " " + brief) <= 80  # beside a bar
 
 
 def test_a_change_of_the_monitors_state_is_said_once() -> None:

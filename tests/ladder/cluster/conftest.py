@@ -1,5 +1,6 @@
 """A ladder that trains in seconds on text made here: no network, no Ray."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -32,9 +33,11 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LADDER_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LADDER_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        yield
 
 
 def micro_run(text: Path, width: int) -> RunSpec:
@@ -66,7 +69,7 @@ def micro_run(text: Path, width: int) -> RunSpec:
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def micro(text: Path) -> Ladder:
     """Two rungs and a target: the least that a law is fitted to."""
     return Ladder(
