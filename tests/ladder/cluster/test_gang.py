@@ -125,6 +125,8 @@ def worker(cluster: RayCluster, run: str, rank: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+# of jax, when an earlier test used it in this process: what Ray forks execs at once
+@pytest.mark.filterwarnings("ignore:os.fork\\(\\) was called:RuntimeWarning")
 def test_two_hosts_train_as_one_and_a_killed_member_costs_nothing(
     cluster: RayCluster, micro: Ladder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
