@@ -216,5 +216,5 @@ def _use_compilation_cache() -> None:
     the next start of the run compiles nothing."""
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
-    # jax's default leaves out what compiles in under a second: dozens of small programs at each start
+    # jax's default leaves out what compiles in less than a second
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
