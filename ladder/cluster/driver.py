@@ -166,9 +166,9 @@ class Training:
                     continue  # an earlier one of this round took the place
                 free -= launch.resources.cpus
                 queue.remove(launch)
+                backend.start(self._job(launch, forecast))
                 running[launch.run] = launch
                 launch.state = "running"
-                backend.start(self._job(launch, forecast))
             for ended in backend.poll(PATIENCE_S):
                 launch = running.pop(ended.run)
                 launch.state, launch.reason = ended.state, ended.reason
@@ -194,7 +194,7 @@ class Training:
         self.say("stopping: every run writes a checkpoint first")
         backend.stop()
         running = {launch.run for launch in launches if launch.state == "running"}
-        while running:
+        while running & set(backend.peek()):  # Ctrl-C may have come while one was being taken off the list
             running -= {ended.run for ended in backend.poll(PATIENCE_S)}
 
     def close(self) -> None:
