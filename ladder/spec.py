@@ -249,6 +249,15 @@ class Rung(Value):
     resources: Resources = Resources()
     seeds: Count = 1
 
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.run.parallel.data % self.resources.hosts:
+            raise ValueError(
+                f"parallel.data={self.run.parallel.data} devices do not divide over resources.hosts="
+                f"{self.resources.hosts}: make it a multiple"
+            )
+        return self
+
     @property
     def runs(self) -> tuple[tuple[str, RunSpec], ...]:
         """(run id, spec) of each replicate: NAME, NAME-r1, NAME-r2, ... with seeds that never meet

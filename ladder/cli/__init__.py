@@ -9,6 +9,11 @@ from importlib import import_module
 VERBS = {
     "plan": "what a ladder costs, before anything is trained",
     "run": "train the rungs, freeze the forecast, train the target watched, write the report",
+    "status": "where every run of a store stands",
+    "logs": "what a run has written so far, followed with -f",
+    "stop": "ask a run, or all and their driver, to checkpoint and leave",
+    "data": "write the token shards of a ladder into its store, once",
+    "sync": "send what Weights & Biases lacks of a store; a second call finds nothing to send",
     "report": "write the page of a store again: one self-contained HTML file, and figures",
     "fit": "fit the scaling law of a table of evaluations, and forecast a target",
 }

@@ -48,11 +48,11 @@ class Live:
 
     def _judge(self, launch: "Launch") -> None:
         """Say it when the monitor's state of a watched run changes."""
-        state = launch.seen.get("state", "normal")
-        if state != self._judged.get(launch.run, "normal"):
+        state = launch.seen.get("state")
+        if state and state != self._judged.get(launch.run, "normal"):
             self._judged[launch.run] = state
             self.say(
-                f"{launch.run} {state} at step {launch.seen['step']}: {launch.seen['reasons'] or 'clean'}"
+                f"{launch.run} {state} at step {launch.seen['step']}: {launch.seen.get('reasons') or 'clean'}"
             )
 
     def _move(self, launch: "Launch") -> None:

@@ -18,6 +18,11 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", help="a Python file that declares LADDER, or has main(store, seed)")
     parser.add_argument("--store", metavar="DIR", help="where the record lives (default ./runs/NAME)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="move every run's seed by N")
+    parser.add_argument(
+        "--wandb",
+        choices=["off", "offline", "online"],
+        help="mirror the rows on W&B (default: what WANDB_MODE says, else offline: files in the store)",
+    )
     parser.add_argument("--json", action="store_true", help="progress on stderr, the result as the last line")
 
 
@@ -48,7 +53,7 @@ def run(ladder: Ladder, options: argparse.Namespace) -> int:
     if planned.problems:
         raise SpecError("; ".join(planned.problems))
     with Live(sys.stderr if options.json else sys.stdout) as live:
-        result = run_ladder(ladder, store, _cluster, say=live.say, show=live.show)
+        result = run_ladder(ladder, store, _cluster, say=live.say, show=live.show, wandb=options.wandb)
     if options.json:
         print(result.to_json())
     else:

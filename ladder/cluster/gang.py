@@ -1,23 +1,65 @@
-"""The Ray backend: a placement group and an actor for each run, on a cluster that it starts itself.
+"""The Ray backend: a placement group and a gang of actors for each run, on a cluster that it starts itself.
 
-Ray's own restarts are off: what a failure means is the driver's business. Facts behind the settings
-(Ray 2.60): authentication must be chosen before ray is imported; `num_cpus` binds nothing, so a run is
-held to its cores by affinity and thread flags, which need a fresh worker process of their own.
+A gang has one actor for each host of the run, joined by jax.distributed. Ray's own restarts are off: what a
+failure means is the driver's business. Facts behind the settings (Ray 2.60): authentication must be chosen
+before ray is imported; `num_cpus` binds nothing, so a run is held to its cores by affinity and thread flags,
+which need a fresh worker process of their own.
 """
 
 import contextlib
 import logging
 import os
+import re
 import secrets
 import signal
 import threading
+import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ladder.cluster.work import Ended, Job, Work
+from ladder.cluster.distributed import Place, free_port
+from ladder.cluster.failures import Death, Raised
+from ladder.cluster.work import BackendLost, Ended, Job, Work
 
 START_S = 120  # an actor that is not up by then says so instead of waiting for ever
+LAST_WORDS_S = 5.0  # for the members of a failed gang to say what they met; most just hang, and are killed
+
+
+@dataclass
+class _Gang:
+    """The actors of one run, and what those that have ended met."""
+
+    run: str
+    group: Any
+    cores: list[int]
+    actors: list[Any] = field(default_factory=list)  # by rank
+    pending: dict[Any, int] = field(default_factory=dict)  # reference of _Host.run -> rank
+    word: Ended | None = None  # of rank 0, when it did not fail: the record is closed, the run has ended
+    deaths: list[Death] = field(default_factory=list)
+    raised: list[Raised] = field(default_factory=list)
+    until: float = float("inf")  # when a failed gang is not waited for any more; monotonic seconds
+
+    def heard(self, rank: int, met: Ended | Death) -> None:
+        if isinstance(met, Death):
+            self.deaths.append(met)
+        elif met.state == "failed":
+            self.raised += met.raised
+        elif rank == 0:
+            self.word = met
+        if self.deaths or self.raised:
+            self.until = min(self.until, time.monotonic() + LAST_WORDS_S)
+
+    def ended(self) -> Ended | None:
+        """How the run ended; None while it is at work, or failing."""
+        if self.word:
+            return self.word
+        if self.pending and time.monotonic() < self.until:
+            return None
+        told = [death.text for death in self.deaths] or [
+            r.text for r in sorted(self.raised, key=lambda r: r.at)
+        ]
+        return Ended(self.run, "failed", told[0], tuple(self.deaths), tuple(self.raised))
 
 
 class RayCluster:
@@ -42,55 +84,87 @@ class RayCluster:
                 log_to_driver=False,
                 logging_level=logging.ERROR,
             )
-        self._actors: dict[str, tuple[Any, Any, list[int]]] = {}  # run -> actor, placement group, cores
-        self._pending: dict[Any, str] = {}  # reference of Work.run -> run
+        self._gangs: dict[str, _Gang] = {}
 
     def start(self, job: Job) -> None:
-        ray = self._ray
-        cores, self._free = self._free[: job.cpus], self._free[job.cpus :]
-        group = ray.util.placement_group([{"CPU": job.cpus}], strategy="STRICT_PACK")
-        ray.get(group.ready(), timeout=START_S)
-        actor = (
-            ray.remote(_Host)
+        cpus = job.cpus * job.hosts
+        if self._alive_cpus() < cpus:
+            raise BackendLost("no node of the cluster answers")
+        group = self._ray.util.placement_group(
+            [{"CPU": job.cpus}] * job.hosts, strategy=self._strategy(job.hosts)
+        )
+        gang = self._gangs[job.run] = _Gang(job.run, group, self._free[:cpus])
+        self._free = self._free[cpus:]
+        try:
+            self._ray.get(group.ready(), timeout=START_S)
+            for rank in range(job.hosts):
+                cores = gang.cores[rank * job.cpus : (rank + 1) * job.cpus]
+                gang.actors.append(self._actor(job, group, rank, cores))
+            # a reference: the members wait for it, and not this process
+            coordinator = gang.actors[0].coordinator.remote() if job.hosts > 1 else None
+            gang.pending = {actor.run.remote(coordinator): rank for rank, actor in enumerate(gang.actors)}
+        except BaseException:
+            self.kill(job.run)
+            raise
+
+    def _alive_cpus(self) -> float:
+        try:
+            return self._ray.cluster_resources().get("CPU", 0)
+        except Exception:  # the head is gone, and Ray has no one error for that
+            return 0
+
+    def _strategy(self, hosts: int) -> str:
+        nodes = sum(node["Alive"] for node in self._ray.nodes())
+        return "STRICT_SPREAD" if hosts > 1 and nodes > 1 else "PACK"
+
+    def _actor(self, job: Job, group: Any, rank: int, cores: list[int]) -> Any:
+        return (
+            self._ray.remote(_Host)
             .options(
                 num_cpus=job.cpus,
                 max_restarts=0,
                 max_concurrency=3,  # run, peek, stop
-                scheduling_strategy=ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group),
+                scheduling_strategy=self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
+                    group, placement_group_bundle_index=rank
+                ),
                 runtime_env={"env_vars": environment(job)},
             )
-            .remote(asdict(job), cores)
+            .remote(asdict(job), rank, cores)
         )
-        self._actors[job.run] = (actor, group, cores)
-        self._pending[actor.run.remote()] = job.run
 
     def poll(self, timeout_s: float) -> list[Ended]:
-        ray = self._ray
-        if not self._pending:
+        pending = {ref: gang for gang in self._gangs.values() for ref in gang.pending}
+        if not pending:
+            time.sleep(timeout_s)
             return []
-        done, _ = ray.wait(list(self._pending), num_returns=1, timeout=timeout_s)
-        ended = []
+        soonest = min(gang.until for gang in self._gangs.values()) - time.monotonic()
+        done, _ = self._ray.wait(list(pending), num_returns=1, timeout=max(0.0, min(timeout_s, soonest)))
         for reference in done:
-            run = self._pending.pop(reference)
-            try:
-                ended.append(Ended(**ray.get(reference)))
-            except ray.exceptions.RayError as error:
-                first = str(error).strip().splitlines()[0]
-                ended.append(
-                    Ended(
-                        run,
-                        "failed",
-                        f"its worker died: {first} The same command goes on from its last checkpoint.",
-                    )
-                )
-            actor, group, cores = self._actors.pop(run)
-            ray.kill(actor)
-            ray.util.remove_placement_group(group)
-            self._free = sorted(self._free + cores)
+            gang = pending[reference]
+            rank = gang.pending.pop(reference)
+            gang.heard(rank, self._met(rank, reference, len(gang.actors)))
+        ended = [word for gang in self._gangs.values() if (word := gang.ended())]
+        for word in ended:
+            self.kill(word.run)
         return ended
 
+    def _met(self, rank: int, reference: Any, hosts: int) -> Ended | Death:
+        try:
+            return self._ray.get(reference)
+        except self._ray.exceptions.RayError as error:
+            # the method itself catches every exception: what arrives as one is the end of its process
+            who = "its worker" if hosts == 1 else f"the worker of rank {rank}"
+            return Death(rank, f"{who} died: {_told(error)}", getattr(error, "preempted", False))
+
+    def kill(self, run: str) -> None:
+        if gang := self._gangs.pop(run, None):
+            for actor in gang.actors:
+                self._ray.kill(actor)
+            self._ray.util.remove_placement_group(gang.group)
+            self._free = sorted(self._free + gang.cores)
+
     def peek(self) -> dict[str, dict]:
-        asked = {run: actor.peek.remote() for run, (actor, _, _) in self._actors.items()}
+        asked = {run: gang.actors[0].peek.remote() for run, gang in self._gangs.items()}
         seen = {}
         for run, reference in asked.items():
             # an actor that is still starting, or has just died, has nothing to show: the bar stays as it is
@@ -103,8 +177,8 @@ class RayCluster:
         return seen
 
     def stop(self) -> None:
-        for actor, _, _ in self._actors.values():
-            actor.stop.remote()
+        for gang in self._gangs.values():
+            gang.actors[0].stop.remote()  # the first decides for all
 
     def close(self) -> None:
         with _no_interrupt():
@@ -113,39 +187,59 @@ class RayCluster:
 
 @contextlib.contextmanager
 def _no_interrupt() -> Iterator[None]:
-    """Hold Ctrl-C back for the seconds in which Ray starts or ends: in the middle of them it crashed the
-    interpreter (Ray 2.60, seen once in three). It is raised afterwards."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals reach the main thread only
-        return
+    """Hold Ctrl-C, and SIGTERM where it acts as such, back for the seconds in which Ray starts or ends: in
+    the middle of them it crashed the interpreter (Ray 2.60, seen once in three). It is raised afterwards."""
     pressed = []
-    before = signal.signal(signal.SIGINT, lambda *_: pressed.append(True))
+    held = [
+        each
+        for each in (signal.SIGINT, signal.SIGTERM)
+        if signal.getsignal(each) is signal.default_int_handler
+        and threading.current_thread() is threading.main_thread()  # signals reach no other
+    ]
+    for each in held:
+        signal.signal(each, lambda *_: pressed.append(True))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for each in held:
+            signal.signal(each, signal.default_int_handler)
     if pressed:
         raise KeyboardInterrupt
 
 
+def _told(error: Exception) -> str:
+    """Ray explains a death on several lines: the last that is no key and value, without Ray's guesses."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if not re.match(r"\w+: \S+$", line)]
+    return " ".join(told[-1:] or lines[:1]).partition(" Some common causes")[0][:500]
+
+
 def environment(job: Job) -> dict[str, str]:
     """Variables that hold a run to its processors; read by XLA and the BLAS when they are loaded."""
-    threads = max(1, job.cpus // job.devices)
-    flags = [f"--xla_force_host_platform_device_count={job.devices}"]
+    devices = job.devices // job.hosts
+    threads = max(1, job.cpus // devices)
+    flags = [f"--xla_force_host_platform_device_count={devices}"]
     if threads == 1:
         flags += ["--xla_cpu_multi_thread_eigen=false", "intra_op_parallelism_threads=1"]
     return {"XLA_FLAGS": " ".join(flags), "OMP_NUM_THREADS": str(threads), "JAX_PLATFORMS": "cpu"}
 
 
 class _Host:
-    """One run's work on one host, inside a Ray actor."""
+    """One member of a run's gang, inside a Ray actor."""
 
-    def __init__(self, job: dict, cores: list[int]):
+    def __init__(self, job: dict, rank: int, cores: list[int]):
         os.sched_setaffinity(0, cores)
-        self._work = Work(Job(**job))
+        self._job, self._rank = Job(**job), rank
+        self._work = Work(self._job)
 
-    def run(self) -> dict:
-        return asdict(self._work.run())
+    def coordinator(self) -> str:
+        """Where the members meet: this host, and a port that nobody listens on."""
+        import ray.util
+
+        return f"{ray.util.get_node_ip_address()}:{free_port()}"
+
+    def run(self, coordinator: str | None) -> Ended:
+        return self._work.run(Place(self._rank, self._job.hosts, coordinator) if coordinator else None)
 
     def peek(self) -> dict:
         return self._work.peek()

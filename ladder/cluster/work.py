@@ -1,41 +1,77 @@
 """What one run does where it is placed: open its record, train, be watched, close its record.
 
 The same class runs inside a Ray actor (gang.py) and in a thread of this process (local.py). A job is
-plain JSON values: a worker needs `ladder` installed, never the experiment file.
+plain JSON values: a worker needs `ladder` installed, never the experiment file. Of a gang every member
+trains and takes part in checkpoints; rank 0 alone opens an attempt and writes rows, events and its end.
 """
 
+import contextlib
 import threading
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from ladder.cluster.distributed import Place, join
+from ladder.cluster.failures import Death, Raised
 from ladder.spec import RunSpec
 from ladder.store import Attempt, RunRecord, Store
+from ladder.store.attempt import Ending
+from ladder.store.notes import asked_to_stop
+
+LOOK_S = 1.0  # between two looks for a request to stop; they happen beside the training, never within it
 
 
 @dataclass(frozen=True)
 class Job:
-    """One launch of one run, watched against the frozen forecast at the path `forecast`, if there is one."""
+    """One launch of one run, watched against the frozen forecast at the path `forecast`, if there is one.
+
+    On a cluster `hosts` members share its devices evenly.
+    """
 
     run: str
     spec: str  # RunSpec as JSON
     store: str
-    corpus: str  # folder of token shards
-    cpus: int
-    devices: int
-    provenance: dict[str, Any]
+    corpus: str  # folder or URL of token shards
+    cpus: int  # of each host
+    devices: int  # of all hosts
+    provenance: dict[str, Any]  # with corpus_sha256: other tokens are refused
     forecast: str | None = None
+    hosts: int = 1
+
+
+class BackendLost(RuntimeError):
+    """What launches run on is gone: none can be started, and those that ran are lost."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a launch ended: finished, stopped (asked to leave, or stopped by the monitor) or failed."""
+    """How a launch ended: finished, stopped (asked to leave, or stopped by the monitor) or failed.
+
+    A member of a gang ends in the same words. Of a failed launch, `deaths` and `raised` say what its members
+    met; `failures.explain` reads them.
+    """
 
     run: str
-    state: str
+    state: Ending
     reason: str = ""
+    deaths: tuple[Death, ...] = ()
+    raised: tuple[Raised, ...] = ()
+    by_monitor: bool = False  # stopped by its word
+
+
+class _Member:
+    """Stands in for the attempt with every rank but the first: the record is not theirs to write."""
+
+    def __init__(self, checkpoints: str):
+        self.checkpoints = checkpoints
+
+    def resumed(self, step: int) -> None: ...
+    def row(self, row: dict) -> None: ...
+    def event(self, step: int, kind: str, detail: str = "", registered: bool = True) -> None: ...
+    def flush(self) -> None: ...
+    def check_current(self) -> None: ...
 
 
 class Work:
@@ -44,31 +80,66 @@ class Work:
         self._leave = threading.Event()
         self._last: dict[str, Any] = {}
 
-    def run(self) -> Ended:
-        """Train to the end, or to the first reason to stop; a failure is recorded and returned."""
-        job = self.job
+    def run(self, place: Place | None = None) -> Ended:
+        """Train to the end, or to the first reason to stop; a failure is recorded and returned.
+
+        place: of this process in its gang; None when it has all devices to itself.
+        """
+        job, rank = self.job, place.rank if place else 0
         record = Store(job.store).run(job.run)
         try:
             spec = RunSpec.from_json(job.spec)
+            if rank:
+                return self._train(spec, _Member(record.checkpoints), place)
             with record.begin(spec, job.provenance) as attempt:
-                return self._train(spec, record, attempt)
+                return self._lead(spec, record, attempt, place)
         except Exception as error:
-            return Ended(job.run, "failed", _reason(error))
+            return Ended(job.run, "failed", _reason(error), raised=(seen_by(error, rank),))
 
-    def _train(self, spec: RunSpec, record: RunRecord, attempt: Attempt) -> Ended:
-        # jax is imported here, by the process that trains, and not by whoever holds a Job
-        from ladder import corpus
-        from ladder.train.loop import train
-
+    def _lead(self, spec: RunSpec, record: RunRecord, attempt: Attempt, place: Place | None) -> Ended:
         try:
-            shards = corpus.open_corpus(Path(self.job.corpus))
-            watch = self._watch(record, attempt)
-            outcome = train(spec, shards, attempt, watch=watch, should_stop=self._leave.is_set)
+            with self._listening(record, attempt.number):
+                ended = self._train(spec, attempt, place, self._watch(record, attempt))
         except Exception as error:
             attempt.finish("failed", _reason(error))
-            return Ended(self.job.run, "failed", _reason(error))
-        attempt.finish(outcome.state, outcome.reason)
-        return Ended(self.job.run, outcome.state, outcome.reason)
+            return Ended(self.job.run, "failed", _reason(error), raised=(seen_by(error),))
+        attempt.finish(ended.state, ended.reason)
+        return ended
+
+    def _train(
+        self,
+        spec: RunSpec,
+        attempt: Attempt | _Member,
+        place: Place | None,
+        watch: Callable[[dict], Any] | None = None,
+    ) -> Ended:
+        # jax is imported here, by the process that trains, and not by whoever holds a Job
+        from ladder.corpus.remote import fetch
+        from ladder.train.loop import train
+
+        shards = fetch(self.job.corpus, self.job.provenance["corpus_sha256"])
+        if place:
+            join(place, self.job.devices)
+        outcome = train(spec, shards, attempt, watch=watch, should_stop=self._leave.is_set)
+        return Ended(self.job.run, outcome.state, outcome.reason, by_monitor=outcome.by_watch)
+
+    @contextlib.contextmanager
+    def _listening(self, record: RunRecord, attempt: int) -> Iterator[None]:
+        """Leave when somebody asks this attempt to, through the store."""
+        done = threading.Event()
+
+        def listen() -> None:
+            while not (done.wait(LOOK_S) or self._leave.is_set()):
+                with contextlib.suppress(Exception):  # a store that is away for a moment is asked again
+                    if asked_to_stop(record.files, record.id, attempt):
+                        self._leave.set()
+
+        listener = threading.Thread(target=listen, name=f"{record.id} listener", daemon=True)
+        listener.start()
+        try:
+            yield
+        finally:
+            done.set()
 
     def _watch(self, record: RunRecord, attempt: Attempt) -> Callable[[dict], Any]:
         from ladder.train.loop import Action
@@ -138,6 +209,14 @@ def watched(
         return Action(verdict.action, f"{verdict.state}: {'; '.join(verdict.reasons)}")
 
     return judge
+
+
+def seen_by(error: BaseException, rank: int = 0) -> Raised:
+    """An exception as a value. One that the store or the corpus raised because of the system under it
+    (a full disk, a lost connection) is of the system's kind."""
+    deepest = error.__cause__ if isinstance(error.__cause__, OSError) else error
+    types = tuple(kind.__name__ for kind in type(deepest).__mro__)
+    return Raised(rank, time.time(), types, _reason(error))
 
 
 def _reason(error: BaseException) -> str:

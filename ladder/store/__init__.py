@@ -9,6 +9,7 @@
                           /events-00000001.jsonl       start, restart, alarm, regime change
                           /status.json                 how it ended
     runs/RUN/checkpoints/
+    runs/RUN/stop-0001.json, failures/0001.json        what others write about a run (notes.py)
 
 Only an attempt writes in its own folder, so a leftover of an old attempt can harm nobody. Reading is safe
 while others write.
@@ -24,7 +25,7 @@ import pandas as pd
 from ladder.spec import Ladder
 from ladder.store.attempt import Attempt, StaleAttempt
 from ladder.store.files import Files, StoreError
-from ladder.store.lease import Lease, LeaseHeld, hold, refuse_living
+from ladder.store.lease import Lease, LeaseHeld, hold, holder, refuse_living
 from ladder.store.origin import provenance
 from ladder.store.rows import StoreWarning
 from ladder.store.run import EVAL_COLUMNS, RunRecord
@@ -50,6 +51,11 @@ class Store:
 
     def __init__(self, url: str | os.PathLike[str]):
         self._files = Files(url)
+
+    @property
+    def files(self) -> Files:
+        """The files themselves, for what has no method here."""
+        return self._files
 
     @property
     def url(self) -> str:
@@ -110,6 +116,23 @@ class Store:
     def lease(self, owner: str) -> AbstractContextManager[Lease]:
         """Be the ladder's only driver for a with block. Raises LeaseHeld, naming the one at work."""
         return hold(self._files, owner)
+
+    def driver(self) -> dict | None:
+        """Who drives the ladder now: owner, host, pid, born, since; None when nobody does."""
+        return holder(self._files)
+
+    def overview(self) -> dict:
+        """ladder, store, driver, and the status of every run (see RunRecord.status) with its rung.
+
+        A target whose forecast is not frozen yet is `waiting-for-gate`.
+        """
+        ladder = self.ladder()
+        runs = [record.status() | {"rung": record.rung} for record in self.runs()]
+        for run in runs:
+            gated = ladder.target and run["rung"] == ladder.target.name and not self.exists("forecast.json")
+            if gated and run["state"] == "queued" and not run["reason"]:
+                run |= {"state": "waiting-for-gate", "reason": "its forecast is frozen after the rungs"}
+        return {"ladder": ladder.name, "store": self.url, "driver": self.driver(), "runs": runs}
 
     def path(self, name: str) -> str:
         """The full path or URL of a file here."""

@@ -47,6 +47,11 @@ def hold(files: Files, owner: str) -> Iterator[Lease]:
         files.remove(mine)
 
 
+def holder(files: Files) -> dict | None:
+    """The lease of the driver at work (owner, host, pid, born, since); None when nobody is."""
+    return next((lease for lease in _leases(files).values() if not is_gone(lease)), None)
+
+
 def _name(number: int) -> str:
     return f"lease-{number:04d}.json"
 

@@ -28,9 +28,13 @@ def is_gone(process: dict) -> bool:
 
 
 def _born(pid: int) -> int | None:
-    """Start of the process in clock ticks since boot (field 22 of /proc/PID/stat); None where unknown."""
+    """Start of the process in clock ticks since boot (field 22 of /proc/PID/stat); None where unknown.
+
+    A process that has ended, but whose parent has not yet asked how, has none either.
+    """
     try:
         with open(f"/proc/{pid}/stat") as file:
-            return int(file.read().rpartition(")")[2].split()[19])
+            fields = file.read().rpartition(")")[2].split()
     except OSError:
         return None
+    return None if fields[0] in "ZX" else int(fields[19])

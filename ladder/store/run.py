@@ -9,6 +9,7 @@ from ladder.accounting import eval_points
 from ladder.spec import RunSpec
 from ladder.store.attempt import Attempt, numbers
 from ladder.store.files import Files, StoreError
+from ladder.store.notes import failures
 from ladder.store.process import is_gone
 from ladder.store.rows import AttemptRows, merge, read_lines
 
@@ -43,7 +44,7 @@ class RunRecord:
     @property
     def begun(self) -> bool:
         """Has any attempt been opened?"""
-        return bool(numbers(self.files, self._folder))
+        return bool(self.attempts())
 
     def begin(self, spec: RunSpec, provenance: dict) -> Attempt:
         """Open the next attempt. Raises StoreError for another spec than the stored one or a finished run."""
@@ -77,11 +78,12 @@ class RunRecord:
         """run, state, attempt, step, steps, loss (the last evaluation), tokens_per_s, eta_s, reason,
         fingerprint; None for what is not known.
 
-        state: queued | running | finished | failed | stopped. A run whose process ended without a word on
-        this host is failed; on another host it is called running, because nobody here can know.
+        state: queued | running | finished | failed | stopped. A failed run that the driver will try again is
+        queued. A run whose process ended without a word on this host is failed; on another host it is called
+        running until its driver says otherwise, because nobody here can know.
         """
         rows = self.rows()
-        attempts = numbers(self.files, self._folder)
+        attempts = self.attempts()
         state, reason = self._state(attempts)
         step = rows[-1]["step"] if rows else None
         speed = _last(rows, "tokens_per_s")
@@ -100,17 +102,35 @@ class RunRecord:
         }
 
     def _state(self, attempts: list[int]) -> tuple[str, str]:
-        if not attempts:
-            return "queued", ""
-        folder = f"{self._folder}/attempts/{attempts[-1]:04d}"
+        newest = attempts[-1] if attempts else 0
+        state, reason = self._ended(newest) if attempts else ("queued", "")
+        if state in ("queued", "running", "failed"):
+            verdicts = failures(self.files, self.id)
+            if verdicts and verdicts[-1]["attempt"] == newest:
+                return "queued" if verdicts[-1]["retry"] else "failed", verdicts[-1]["reason"]
+        return state, reason
+
+    def _ended(self, attempt: int) -> tuple[str, str]:
+        """State and reason by the attempt's own word, or by what became of its process."""
+        folder = f"{self._folder}/attempts/{attempt:04d}"
         try:
             status = self.files.json(f"{folder}/status.json", "state", "reason")
             return status["state"], status["reason"]
         except FileNotFoundError:
             process = self.files.json(f"{folder}/attempt.json", "process")["process"]
         if is_gone(process):
-            return "failed", f"process {process['pid']} ended without closing attempt {attempts[-1]}"
+            return "failed", f"process {process['pid']} ended without closing attempt {attempt}"
         return "running", ""
+
+    def attempts(self) -> list[int]:
+        """Numbers of the attempts that were opened, oldest first."""
+        return numbers(self.files, self._folder)
+
+    def reached(self, attempt: int) -> tuple[int | None, int | None]:
+        """(completed updates that an attempt started from, that it came to); None where it never said."""
+        rows = self._lines(attempt, "metrics")
+        start = self._resumed_from(attempt)
+        return start, rows[-1]["step"] if rows else start
 
     def rows(self) -> list[dict]:
         """One row a step, in order: the newest attempt wins a step, and rows of older attempts past the step

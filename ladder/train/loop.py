@@ -1,7 +1,8 @@
 """One run from its newest checkpoint to its end: steps, evaluations, rows, checkpoints.
 
 It writes no file but checkpoints; rows and events go to the attempt that it is given, and what to do about
-a row is decided by the `watch` that it is given.
+a row is decided by the `watch` that it is given. In a gang of several processes each runs this loop on the
+devices of all: process 0 alone has rows to report and decides, and every process does what it decided.
 """
 
 import math
@@ -9,14 +10,15 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from ladder.corpus import Corpus
 from ladder.corpus.cache import cache_folder
-from ladder.moe.mesh import make_mesh
+from ladder.moe.mesh import make_mesh, of_first_process, over_devices
 from ladder.spec import RunSpec
 from ladder.train.checkpoint import Checkpoints
 from ladder.train.data import Batches, EvalRows, eval_rows
@@ -38,6 +40,15 @@ class Outcome:
     state: Literal["finished", "stopped"]
     step: int  # completed updates
     reason: str = ""
+    by_watch: bool = False  # stopped by its word, and not because somebody asked
+
+
+class _Decision(NamedTuple):
+    """What follows after rows were read."""
+
+    stop: bool
+    save: bool
+    keep: bool  # the checkpoint, for good
 
 
 class Diverged(FloatingPointError):
@@ -71,7 +82,8 @@ def train(
     Goes on from the newest complete checkpoint under `attempt.checkpoints`, bit-equal to a run that was
     never interrupted. Each completed update gives one row; rows are read from the device `flush_steps` at a
     time, and before an evaluation, whose losses stand in the row of its step. `should_stop` is asked after
-    every step and leaves a checkpoint behind.
+    every step, in a gang only when rows are read, and leaves a checkpoint behind. Of `watch`, `should_stop`
+    and the row methods of `attempt` a gang uses those of process 0.
 
     Raises Diverged, with the step and the last good checkpoint, when the loss is no number and `watch` did
     not ask to stop; no checkpoint is ever written of such a state.
@@ -82,6 +94,7 @@ def train(
     batches, held_out = Batches(corpus, run), eval_rows(corpus, run)
     # Collectives of several CPU devices share one thread pool: steps in flight together can dead-lock.
     blocking = mesh.size > 1 and jax.default_backend() == "cpu"
+    alone, leads = jax.process_count() == 1, jax.process_index() == 0
 
     with Checkpoints(attempt.checkpoints) as checkpoints:
         state, done, lost = checkpoints.resume(init_state(run, mesh))
@@ -98,27 +111,34 @@ def train(
         window: float | None = None  # when the steps that wait began; None while they include a compilation
         saved_at = time.monotonic()
         while done < run.steps:
-            state, metrics = step(state, batches.batch(done))
+            state, metrics = step(state, over_devices(mesh, batches.batch(done)))
             done += 1
             waiting.append((done, metrics))
             if blocking:
                 jax.block_until_ready(metrics)
-            leaving, evaluating = should_stop(), done in run.eval_steps
-            if not (leaving or evaluating or window is None or len(waiting) >= flush_steps):
+            leaving, evaluating = leads and should_stop(), done in run.eval_steps
+            at_once = leaving and alone
+            if not (at_once or evaluating or window is None or len(waiting) >= flush_steps):
                 continue
 
             rows = _rows(run, waiting, window)
             if evaluating:
-                rows[-1] |= _evaluation(run, evaluate, state, held_out)
-            action = _report(rows, attempt, watch, checkpoints)
-            if action.kind == "stop" or leaving:
-                if _sound(rows[-1]):
-                    save()
-                attempt.flush()
-                return Outcome("stopped", done, action.reason or "asked to stop")
-            if action.kind == "checkpoint" or time.monotonic() - saved_at >= checkpoint_every_s:
-                save(keep=action.kind == "checkpoint")
+                rows[-1] |= _evaluation(run, mesh, evaluate, state, held_out)
+            action, decision = Action("continue"), _Decision(False, False, False)
+            if leads:
+                action = _report(rows, attempt, watch, checkpoints)
+                stop = action.kind == "stop" or leaving
+                keep = action.kind == "checkpoint"
+                due = keep or time.monotonic() - saved_at >= checkpoint_every_s
+                decision = _Decision(stop, _sound(rows[-1]) if stop else due, keep)
+            decision = _Decision(*map(bool, of_first_process(decision)))
+            if decision.save:
+                save(decision.keep)
                 saved_at = time.monotonic()
+            if decision.stop:
+                attempt.flush()
+                by_watch = action.kind == "stop"
+                return Outcome("stopped", done, action.reason if by_watch else "asked to stop", by_watch)
             waiting, window = [], time.monotonic()
         save()
         attempt.flush()
@@ -171,11 +191,12 @@ def _sound(row: Row) -> bool:
     return math.isfinite(row["train_loss"]) and math.isfinite(row["update_norm"])
 
 
-def _evaluation(run: RunSpec, evaluate: Eval, state: State, held_out: dict[str, EvalRows]) -> Row:
+def _evaluation(run: RunSpec, mesh: Mesh, evaluate: Eval, state: State, held_out: dict[str, EvalRows]) -> Row:
     """eval/DOMAIN of each domain and eval_loss, their plain mean: nats a token, or bits a byte of text."""
     losses: Row = {}
     for domain, rows in held_out.items():
-        sums = [jax.device_get(evaluate(state, chunk)) for chunk in _chunks(run, rows.tokens)]
+        pieces = (over_devices(mesh, chunk) for chunk in _chunks(run, rows.tokens))
+        sums = [jax.device_get(evaluate(state, piece)) for piece in pieces]
         nats = sum(float(nll) for nll, _ in sums)
         predicted = sum(float(weight) for _, weight in sums)
         per_byte = run.evaluation.loss_per == "byte"
@@ -191,7 +212,9 @@ def _chunks(run: RunSpec, tokens: np.ndarray) -> list[np.ndarray]:
 
 
 def _use_compilation_cache() -> None:
-    """Compiled steps are kept in the user's cache folder, unless JAX_COMPILATION_CACHE_DIR says where."""
+    """Whatever is compiled is kept in the user's cache folder, unless JAX_COMPILATION_CACHE_DIR says where:
+    the next start of the run compiles nothing."""
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    # jax's default leaves out what compiles in less than a second
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

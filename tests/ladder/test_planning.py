@@ -111,7 +111,8 @@ def test_what_cannot_run_here_is_a_problem_that_names_the_run(machine, monkeypat
 def test_other_machines_are_not_judged_by_this_one(machine, monkeypatch):
     monkeypatch.setattr(planning, "machine_memory", lambda: 1)
     elsewhere = Resources(gpus=8, hosts=2, cpus=64)
-    ladder = Ladder(name="l", rungs=(Rung(name="big", run=RUN, resources=elsewhere),))
+    run = RUN.replace(parallel=ParallelSpec(data=2))
+    ladder = Ladder(name="l", rungs=(Rung(name="big", run=run, resources=elsewhere),))
     planned = plan(ladder)
     assert planned.problems == () and planned.seconds is None
     assert planned.runs[0].devices == "2 x 8 GPU" and planned.runs[0].seconds is None

@@ -180,6 +180,10 @@ def test_counts_accept_whole_floats_and_nothing_else():
         ),
         (lambda: LADDER.replace(target=LADDER.target.replace(seeds=2)), ("target.seeds=2",)),
         (
+            lambda: LADDER.rungs[0].replace(resources=Resources(hosts=2)),
+            ("parallel.data=1", "resources.hosts=2"),
+        ),
+        (
             lambda: LADDER.replace(
                 target=LADDER.target.replace(run=LADDER.target.run.replace(count_lm_head=True))
             ),

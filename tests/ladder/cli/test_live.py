@@ -34,6 +34,7 @@ def test_a_change_of_the_monitors_state_is_said_once() -> None:
         watch = ("watch", "above the band")
         for state, reasons in (("normal", ""), watch, watch, ("normal", "")):
             live.show([launch(step=100, state=state, reasons=reasons)])  # type: ignore[list-item]
+            live.show([launch()])  # type: ignore[list-item]  # started again, no row yet
     lines = stream.getvalue().splitlines()
     assert [line for line in lines if "at step" in line] == [
         "d32 watch at step 100: above the band",

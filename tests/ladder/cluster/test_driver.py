@@ -11,8 +11,9 @@ from analysis import Forecast
 from analysis.frame import AnalysisError
 from ladder import Ladder, OptimizerSpec, SpecError, Store
 from ladder.cli.errors import explain
-from ladder.cluster.driver import Result, RunFailed, RunStopped, run_ladder
+from ladder.cluster.driver import Result, run_ladder
 from ladder.cluster.local import InProcess
+from ladder.cluster.training import RunFailed, RunStopped
 from ladder.cluster.work import Ended, Job
 from ladder.store import StoreError
 
