@@ -24,15 +24,29 @@ def free_port() -> int:
         return found.getsockname()[1]
 
 
+def _listen(port: int) -> socket.socket:
+    """Listen on every address of this host, as the coordinator will."""
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))
+
+
 def join(place: Place, devices: int, within_s: int = JOIN_S) -> None:
     """Wait until all members are here; `devices` of them all are then seen. Before any other use of jax.
 
     Members that are not here in time end the process: jax leaves no choice. Raises ConnectionError when the
     port was taken meanwhile, or when they bring another number of devices.
     """
+    who = f"rank {place.rank} of {place.hosts} at {place.coordinator}"
+    if place.rank == 0:
+        try:
+            _listen(int(place.coordinator.rpartition(":")[2])).close()  # jax may crash where it cannot
+        except OSError as error:
+            raise ConnectionError(
+                f"{who}: the port was taken meanwhile ({error.strerror}): the next attempt takes another"
+            ) from error
     import jax
 
-    who = f"rank {place.rank} of {place.hosts} at {place.coordinator}"
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     try:
         jax.distributed.initialize(

@@ -18,7 +18,8 @@ from analysis.laws import choose
 from ladder.accounting import eval_points
 from ladder.cluster.failures import BUDGETS, Budget, Kind
 from ladder.cluster.mirror import mirrored
-from ladder.cluster.training import STALL_S, Backend, Launch, RunFailed, Training, sigterm_is_ctrl_c
+from ladder.cluster.signals import all_are_ctrl_c
+from ladder.cluster.training import STALL_S, Backend, Launch, RunFailed, Training
 from ladder.spec import Ladder, Rung
 from ladder.store import Store, StoreError
 from ladder.tracking import Mode, default_mode
@@ -65,8 +66,8 @@ def run_ladder(
     Accidents are tried again within `budgets`; a launch without a completed step for `stall_s` is one.
     wandb: how the rows are mirrored; what WANDB_MODE says when None, and offline when it says nothing.
     Raises RunFailed when a run does not finish (RunStopped: by the monitor's word); SpecError, StoreError,
-    CorpusError and AnalysisError for what is wrong before or between. KeyboardInterrupt and SIGTERM leave
-    every run with a checkpoint.
+    CorpusError and AnalysisError for what is wrong before or between. Ctrl-C, SIGTERM and a closed terminal
+    raise KeyboardInterrupt when every run has left a checkpoint.
     """
     from analysis.page.report import report
 
@@ -82,7 +83,7 @@ def run_ladder(
     store.create(ladder)
     training = Training(store, backend, say, show, budgets, stall_s)
     mirror = mirrored(store, wandb or default_mode(), say)
-    with sigterm_is_ctrl_c(), store.lease(f"ladder run {ladder.name}") as lease, mirror:
+    with all_are_ctrl_c(), store.lease(f"ladder run {ladder.name}") as lease, mirror:
         if lease.note:
             say(lease.note)
         try:

@@ -6,20 +6,17 @@ before ray is imported; `num_cpus` binds nothing, so a run is held to its cores 
 which need a fresh worker process of their own.
 """
 
-import contextlib
 import logging
 import os
 import re
 import secrets
-import signal
-import threading
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ladder.cluster.distributed import Place, free_port
 from ladder.cluster.failures import Death, Raised
+from ladder.cluster.signals import held_back
 from ladder.cluster.work import BackendLost, Ended, Job, Work
 
 START_S = 120  # an actor that is not up by then says so instead of waiting for ever
@@ -76,7 +73,9 @@ class RayCluster:
         self._ray = ray
         self._free = sorted(os.sched_getaffinity(0))
         self.cpus = len(self._free)
-        with _no_interrupt():
+        with (
+            held_back()
+        ):  # in the middle of it Ctrl-C crashed the interpreter; and Ray takes SIGTERM for itself
             ray.init(
                 "local",  # never one that happens to run here
                 num_cpus=self.cpus,
@@ -181,30 +180,8 @@ class RayCluster:
             gang.actors[0].stop.remote()  # the first decides for all
 
     def close(self) -> None:
-        with _no_interrupt():
+        with held_back():
             self._ray.shutdown()
-
-
-@contextlib.contextmanager
-def _no_interrupt() -> Iterator[None]:
-    """Hold Ctrl-C, and SIGTERM where it acts as such, back for the seconds in which Ray starts or ends: in
-    the middle of them it crashed the interpreter (Ray 2.60, seen once in three). It is raised afterwards."""
-    pressed = []
-    held = [
-        each
-        for each in (signal.SIGINT, signal.SIGTERM)
-        if signal.getsignal(each) is signal.default_int_handler
-        and threading.current_thread() is threading.main_thread()  # signals reach no other
-    ]
-    for each in held:
-        signal.signal(each, lambda *_: pressed.append(True))
-    try:
-        yield
-    finally:
-        for each in held:
-            signal.signal(each, signal.default_int_handler)
-    if pressed:
-        raise KeyboardInterrupt
 
 
 def _told(error: Exception) -> str:

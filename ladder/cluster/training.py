@@ -5,15 +5,14 @@ are written beside it, so that a driver can end anywhere and another one go on.
 """
 
 import contextlib
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
 from ladder.cluster.failures import BUDGETS, Budget, Death, Failure, Kind, Raised, explain, judge
+from ladder.cluster.signals import held_back
 from ladder.cluster.texts import Text, key, text_of
 from ladder.cluster.work import LOOK_S, BackendLost, Ended, Job, seen_by
 from ladder.corpus.remote import fetch
@@ -154,11 +153,7 @@ class Training:
             # what somebody asked of an earlier driver is not meant for this one
             notes.withdraw(self.store.files, launch.run, self._newest(launch) + 1)
             self._history[launch.run] = _since_given_up(notes.failures(self.store.files, launch.run))
-        try:
-            self._drain(waiting, launches, forecast)
-        except KeyboardInterrupt:
-            self._leave(launches)
-            raise
+        self._drain(waiting, launches, forecast)
         failed = [launch for launch in launches if launch.state != "finished"]
         if failed:
             stopped = all(launch.by_monitor for launch in failed)
@@ -183,37 +178,42 @@ class Training:
     @cached_property
     def _backend(self) -> Backend:
         try:
-            made = self._make_backend()
+            return self._make_backend()
         except Exception as error:
             first = next(iter(str(error).strip().splitlines()), "")
             raise RunFailed(f"the cluster did not start: {type(error).__name__}: {first}") from error
-        listen_for_sigterm()  # again: ray.init takes the signal for itself
-        return made
 
     def _drain(self, queue: list[Launch], launches: list[Launch], forecast: str | None) -> None:
         running: dict[str, Launch] = {}
-        while queue or running:
-            try:
-                self._start(queue, running, forecast)
-            except BackendLost as error:
-                self._replace(str(error), queue, running)
-            backend = self._backend
-            for ended in backend.poll(PATIENCE_S):
-                launch = running.pop(ended.run)
-                launch.state, launch.reason, launch.by_monitor = ended.state, ended.reason, ended.by_monitor
-                if ended.state == "failed" and self._try_again(launch, ended):
+        with held_back() as asked_to_leave:
+            while (queue or running) and not asked_to_leave():
+                try:
+                    self._start(queue, running, forecast)
+                except BackendLost as error:
+                    self._replace(str(error), queue, running)
+                self._look(queue, running)
+                self.show(launches)
+                self._look_for_request(running)
+            if running:
+                self._leave(running)
+
+    def _look(self, queue: list[Launch], running: dict[str, Launch]) -> None:
+        """Which launches have ended, and which do not move; what is tried again goes to the queue's head."""
+        backend = self._backend
+        for ended in backend.poll(PATIENCE_S):
+            launch = running.pop(ended.run)
+            launch.state, launch.reason, launch.by_monitor = ended.state, ended.reason, ended.by_monitor
+            if ended.state == "failed" and self._try_again(launch, ended):
+                queue.insert(0, launch)
+        for run, seen in backend.peek().items():
+            running[run].saw(seen)
+        for launch in list(running.values()):
+            if since := launch.stalled_s(self.stall_s):
+                backend.kill(launch.run)
+                del running[launch.run]
+                death = Death(0, f"no step for {since:.0f} s, killed")
+                if self._try_again(launch, Ended(launch.run, "failed", death.text, deaths=(death,))):
                     queue.insert(0, launch)
-            for run, seen in backend.peek().items():
-                running[run].saw(seen)
-            for launch in list(running.values()):
-                if since := launch.stalled_s(self.stall_s):
-                    backend.kill(launch.run)
-                    del running[launch.run]
-                    death = Death(0, f"no step for {since:.0f} s, killed")
-                    if self._try_again(launch, Ended(launch.run, "failed", death.text, deaths=(death,))):
-                        queue.insert(0, launch)
-            self.show(launches)
-            self._look_for_request(launches)
 
     def _start(self, queue: list[Launch], running: dict[str, Launch], forecast: str | None) -> None:
         """Start what is due and fits, in the order of the queue."""
@@ -246,10 +246,9 @@ class Training:
     def _replace(self, why: str, queue: list[Launch], running: dict[str, Launch]) -> None:
         """Another backend in place of one that is lost, and with it all that ran there."""
         self.say(f"the cluster is lost ({why}): starting another")
-        lost = self._backend
-        del self._backend  # first: Ctrl-C while it closes finds nothing that could be asked to leave
         with contextlib.suppress(Exception):
-            lost.close()
+            self._backend.close()
+        del self._backend
         for launch in running.values():
             death = Death(0, f"the cluster was lost: {why}")
             if self._try_again(launch, Ended(launch.run, "failed", death.text, deaths=(death,))):
@@ -295,24 +294,21 @@ class Training:
         self.say(f"{launch.run}: {verdict.reason}")
         return verdict.retry
 
-    def _look_for_request(self, launches: list[Launch]) -> None:
+    def _look_for_request(self, running: dict[str, Launch]) -> None:
         """Leave when somebody asks the driver to, through the store."""
         if time.monotonic() - self._looked < LOOK_S:
             return
         self._looked = time.monotonic()
         if notes.driver_asked_to_leave(self.store.files, this_process()):
-            self._leave(launches)
+            self._leave(running)
             notes.forget_driver(self.store.files, this_process())
             raise RunFailed("stopped on request; the same command goes on from here")
 
-    def _leave(self, launches: list[Launch]) -> None:
+    def _leave(self, running: dict[str, Launch]) -> None:
         """Ask what runs to checkpoint, and wait for it; what does not answer is killed."""
-        if not self._has_backend:
-            return
-        backend = self._backend
         self.say("stopping: every run writes a checkpoint first")
+        backend = self._backend
         backend.stop()
-        running = {launch.run: launch for launch in launches if launch.state == "running"}
         until = time.monotonic() + LEAVE_S
         while running and time.monotonic() < until:
             for ended in backend.poll(PATIENCE_S):
@@ -327,24 +323,6 @@ class Training:
 
     def _newest(self, launch: Launch) -> int:
         return max(self._record(launch).attempts(), default=0)
-
-
-def listen_for_sigterm() -> None:
-    """SIGTERM acts as Ctrl-C does: checkpoint and leave. Signals belong to the main thread."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-
-
-@contextlib.contextmanager
-def sigterm_is_ctrl_c() -> Iterator[None]:
-    """For a with block; afterwards the signal means what it meant before."""
-    before = signal.getsignal(signal.SIGTERM)
-    listen_for_sigterm()
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)
 
 
 def _since_given_up(verdicts: list[dict]) -> list[Failure]:

@@ -2,6 +2,7 @@
 
 import math
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,7 +68,7 @@ def test_ctrl_c_leaves_checkpoints_and_the_next_call_goes_on(micro: Ladder, tmp_
 
     def press_ctrl_c(launches: list) -> None:
         if launches[-1].run == "w24" and launches[-1].state == "running":
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
         run_ladder(micro, store, InProcess, say=lambda text: None, show=press_ctrl_c)

@@ -60,24 +60,16 @@ def test_what_every_member_met_is_reported() -> None:
     assert explain(died.deaths, died.raised, 3, 0).kind == "infrastructure"
 
 
-PORT_TAKEN = """
-import socket
-from ladder.cluster.distributed import Place, join
-with socket.socket(socket.AF_INET6) as taken:
-    taken.bind(("::", 0))
-    taken.listen()
-    try:
-        join(Place(0, 2, f"127.0.0.1:{taken.getsockname()[1]}"), 2)
-    except ConnectionError as error:
-        print(error, flush=True)  # jax may crash when this process ends
-"""
-
-
-def test_a_port_that_is_taken_is_said_and_is_infrastructure() -> None:
-    done = subprocess.run([sys.executable, "-c", PORT_TAKEN], capture_output=True, text=True)
-    assert "rank 0 of 2 at 127.0.0.1:" in done.stdout, done.stderr
-    raised = Raised(0, 0.0, tuple(c.__name__ for c in ConnectionError.__mro__), done.stdout)
-    assert explain((), (raised,), None, None).kind == "infrastructure"
+@pytest.mark.parametrize("occupant", ["every address", "loopback alone", "one that shares its port"])
+def test_a_port_that_is_taken_is_said_and_is_infrastructure(occupant: str) -> None:
+    with socket.socket(socket.AF_INET6 if occupant == "every address" else socket.AF_INET) as taken:
+        if occupant == "one that shares its port":
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        taken.bind(("127.0.0.1" if occupant == "loopback alone" else "", 0))
+        taken.listen()
+        with pytest.raises(ConnectionError, match=r"rank 0 of 2 at .* taken meanwhile .*in use") as error:
+            join(Place(0, 2, f"127.0.0.1:{taken.getsockname()[1]}"), 2)
+    assert explain((), (seen_by(error.value),), None, None).kind == "infrastructure"
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """What the driver does about what happens to its runs; nothing is trained, time passes as in life."""
 
-import os
 import signal
 from pathlib import Path
 
@@ -23,13 +22,6 @@ def store(micro: Ladder, tmp_path: Path) -> Store:
     store = Store(tmp_path / "store")
     store.create(micro)
     return store
-
-
-@pytest.fixture(autouse=True)
-def restored():
-    """The process of the tests keeps its own SIGTERM."""
-    with training.sigterm_is_ctrl_c():
-        yield
 
 
 @pytest.fixture
@@ -223,18 +215,17 @@ def test_the_driver_leaves_on_request_with_every_run_stopped(
     assert not notes.driver_asked_to_leave(store.files, this_process())
 
 
-def test_sigterm_is_ctrl_c_even_after_the_backend_took_the_signal(store: Store, launches: list) -> None:
-    class Rude(Scripted):
-        def __init__(self) -> None:
-            super().__init__(endless)
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as ray.init does with its own
+def test_a_signal_in_the_middle_of_a_start_is_heard_when_the_run_can_be_asked_to_leave(
+    store: Store, launches: list
+) -> None:
+    class Pressed(Scripted):
+        def start(self, job):
+            signal.raise_signal(signal.SIGINT)
+            super().start(job)
 
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    with training.sigterm_is_ctrl_c(), pytest.raises(KeyboardInterrupt):
-        queue = Training(store, Rude, lambda _: None, lambda _: os.kill(os.getpid(), signal.SIGTERM))
-        queue.finish(launches)
-    assert [store.run(l.run).status()["state"] for l in launches] == ["stopped", "stopped"]
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL  # and afterwards it is what it was
+    with pytest.raises(KeyboardInterrupt):
+        trained(store, Pressed(endless), launches[:1])
+    assert store.run("w8").status()["state"] == "stopped"
 
 
 def test_a_run_that_cannot_be_placed_in_time_is_tried_again(store: Store, launches: list) -> None:
@@ -293,10 +284,7 @@ def test_who_does_not_leave_is_killed(store: Store, launches: list, monkeypatch:
         def stop(self):
             pass
 
-    def ctrl_c(_):
-        raise KeyboardInterrupt
-
     backend = Deaf(endless)
     with pytest.raises(KeyboardInterrupt):
-        trained(store, backend, launches, show=ctrl_c)
+        trained(store, backend, launches, show=lambda _: signal.raise_signal(signal.SIGINT))
     assert backend.killed == ["w8", "w16"]
