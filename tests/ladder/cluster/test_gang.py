@@ -2,8 +2,7 @@
 
 import os
 import signal
-import subprocess
-import sys
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,8 @@ import pytest
 
 from ladder import Ladder, ParallelSpec, Resources, Store
 from ladder.cluster import gang, training
-from ladder.cluster.failures import Budget, Death, Raised, explain
+from ladder.cluster.distributed import Place, join
+from ladder.cluster.failures import Budget, Death, explain
 from ladder.cluster.gang import RayCluster
 from ladder.cluster.local import InProcess
 from ladder.cluster.training import Backend, Launch, RunFailed, Training
