@@ -224,11 +224,12 @@ class RunSpec(Value):
 
 
 class Resources(Value):
-    """What one run asks of the cluster, on each of its `hosts`."""
+    """What one run asks of the cluster, on each of its `hosts`, and how often it writes a checkpoint."""
 
     cpus: Count = 1
     gpus: CountOrZero = 0
     hosts: Count = 1
+    checkpoint_s: PositiveFloat = 60.0  # seconds of training that an accident may cost
     custom: Weights = ()
 
 

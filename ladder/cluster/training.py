@@ -264,6 +264,7 @@ class Training:
             corpus=text.folder,
             cpus=launch.resources.cpus,
             hosts=launch.resources.hosts,
+            checkpoint_s=launch.resources.checkpoint_s,
             devices=launch.spec.parallel.data,
             provenance=self._provenance | {"corpus_sha256": text.sha256},
             forecast=forecast,

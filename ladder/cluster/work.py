@@ -39,6 +39,7 @@ class Job:
     provenance: dict[str, Any]  # with corpus_sha256: other tokens are refused
     forecast: str | None = None
     hosts: int = 1
+    checkpoint_s: float = 60.0
 
 
 class BackendLost(RuntimeError):
@@ -120,7 +121,14 @@ class Work:
         shards = fetch(self.job.corpus, self.job.provenance["corpus_sha256"])
         if place:
             join(place, self.job.devices)
-        outcome = train(spec, shards, attempt, watch=watch, should_stop=self._leave.is_set)
+        outcome = train(
+            spec,
+            shards,
+            attempt,
+            watch=watch,
+            should_stop=self._leave.is_set,
+            checkpoint_every_s=self.job.checkpoint_s,
+        )
         return Ended(self.job.run, outcome.state, outcome.reason, by_monitor=outcome.by_watch)
 
     @contextlib.contextmanager

@@ -90,6 +90,16 @@ def test_a_run_trains_to_its_end_and_is_reported_once(backend: Backend, short: t
     assert status["state"] == "finished" and status["step"] == status["steps"]
 
 
+def test_a_run_writes_checkpoints_as_often_as_its_resources_say(
+    backend: Backend, short: tuple[Job, Store]
+) -> None:
+    job, store = short
+    backend.start(replace(job, checkpoint_s=1e-3))
+    assert end(backend) == Ended(job.run, "finished")
+    kept = sorted(int(path.name) for path in Path(store.run(job.run).checkpoints).iterdir())
+    assert len(kept) == 2 and kept[0] < kept[1] == 20  # by the minute there would be the last one alone
+
+
 def test_a_failure_arrives_with_its_kind(backend: Backend, short: tuple[Job, Store]) -> None:
     job, store = short
     backend.start(replace(job, provenance={"corpus_sha256": "0" * 64}))
