@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import jax
 import numpy as np
 from jax.sharding import Mesh
+from orbax.checkpoint import multihost
 
 from ladder.corpus import Corpus
 from ladder.corpus.cache import cache_folder
@@ -22,9 +23,10 @@ from ladder.moe.mesh import make_mesh, of_first_process, over_devices
 from ladder.spec import RunSpec
 from ladder.train.checkpoint import Checkpoints
 from ladder.train.data import Batches, EvalRows, eval_rows
-from ladder.train.step import Eval, State, init_state, make_eval, make_step
+from ladder.train.step import Eval, State, compile_eval, compile_step, init_state
 
 Row = dict[str, Any]
+MEET_S = 600
 
 
 @dataclass(frozen=True)
@@ -90,14 +92,16 @@ def train(
     """
     _use_compilation_cache()
     mesh = make_mesh(run.parallel)
-    step, evaluate = make_step(run, mesh), make_eval(run, mesh)
+    step, evaluate = compile_step(run, mesh), compile_eval(run, mesh, _eval_rows(run))
     batches, held_out = Batches(corpus, run), eval_rows(corpus, run)
     # Collectives of several CPU devices share one thread pool: steps in flight together can dead-lock.
     blocking = mesh.size > 1 and jax.default_backend() == "cpu"
     alone, leads = jax.process_count() == 1, jax.process_index() == 0
 
     with Checkpoints(attempt.checkpoints) as checkpoints:
-        state, done, lost = checkpoints.resume(init_state(run, mesh))
+        initial = init_state(run, mesh)
+        _meet()
+        state, done, lost = checkpoints.resume(initial)
         attempt.resumed(done)
         if lost:
             attempt.event(done, "alarm", lost, registered=False)
@@ -143,6 +147,11 @@ def train(
         save()
         attempt.flush()
     return Outcome("finished", done)
+
+
+def _meet() -> None:
+    """Wait for all processes before the first collective, which waits 30 s for a peer that still compiles."""
+    multihost.sync_global_processes("compiled", timeout=MEET_S, processes=set(range(jax.process_count())))
 
 
 def _rows(run: RunSpec, waiting: list[tuple[int, dict[str, jax.Array]]], window: float | None) -> list[Row]:
@@ -206,9 +215,13 @@ def _evaluation(run: RunSpec, mesh: Mesh, evaluate: Eval, state: State, held_out
 
 def _chunks(run: RunSpec, tokens: np.ndarray) -> list[np.ndarray]:
     """Rows in pieces of one shape, so that one compiled program serves all; padded with rows of -1."""
-    rows = (run.parallel.micro_batch_rows or run.rows // run.parallel.data) * run.parallel.data
+    rows = _eval_rows(run)
     padded = np.pad(tokens, ((0, -len(tokens) % rows), (0, 0)), constant_values=-1)
     return np.split(padded, len(padded) // rows)
+
+
+def _eval_rows(run: RunSpec) -> int:
+    return (run.parallel.micro_batch_rows or run.rows // run.parallel.data) * run.parallel.data
 
 
 def _use_compilation_cache() -> None:

@@ -96,6 +96,22 @@ def make_eval(run: RunSpec, mesh: Mesh) -> Eval:
     return jax.jit(over_devices, in_shardings=(replicated(mesh), NamedSharding(mesh, P(DATA))))
 
 
+def compile_step(run: RunSpec, mesh: Mesh) -> Step:
+    """`make_step`, compiled before it is first called."""
+    tokens = jax.ShapeDtypeStruct((run.rows, run.model.context), jnp.int32)
+    return make_step(run, mesh).lower(_shapes(run), tokens).compile()
+
+
+def compile_eval(run: RunSpec, mesh: Mesh, rows: int) -> Eval:
+    """`make_eval`, compiled for this many rows before it is first called."""
+    tokens = jax.ShapeDtypeStruct((rows, run.model.context), jnp.int32)
+    return make_eval(run, mesh).lower(_shapes(run), tokens).compile()
+
+
+def _shapes(run: RunSpec) -> State:
+    return jax.eval_shape(lambda: init_state(run))
+
+
 def with_bias(state: State) -> Params:
     """The parameters with the router bias that the last step's measurement asks for."""
     return state.params | {"router_bias": router.balancing_bias(state.beta)}

@@ -177,7 +177,7 @@ def test_the_watcher_can_keep_a_checkpoint_and_stop_the_run(run, corpus, tmp_pat
 def test_a_loss_that_is_no_number_stops_the_run_and_spares_the_last_good_checkpoint(
     run, corpus, tmp_path, monkeypatch
 ):
-    real = loop.make_step
+    real = loop.compile_step
 
     def breaks_at_eight(run, mesh):
         step = real(run, mesh)
@@ -190,7 +190,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_spares_the_last_good_checkpo
 
         return broken
 
-    monkeypatch.setattr(loop, "make_step", breaks_at_eight)
+    monkeypatch.setattr(loop, "compile_step", breaks_at_eight)
     notes = Notes(tmp_path)
     with pytest.raises(
         Diverged, match=r"step 8: train_loss=nan.*last good checkpoint: step 5 in .*checkpoints"

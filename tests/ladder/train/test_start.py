@@ -58,7 +58,7 @@ def corpus(run, tmp_path_factory) -> Corpus:
 
 def test_the_host_reads_metrics_at_a_flush_and_an_evaluation_only(run, corpus, tmp_path, monkeypatch):
     dispatched, reads = 0, []
-    real = loop.make_step
+    real = loop.compile_step
 
     def counted(run, mesh):
         step = real(run, mesh)
@@ -80,7 +80,7 @@ def test_the_host_reads_metrics_at_a_flush_and_an_evaluation_only(run, corpus, t
     mine = types.SimpleNamespace(**vars(jax))
     mine.device_get, mine.block_until_ready = device_get, block_until_ready
     monkeypatch.setattr(loop, "jax", mine)
-    monkeypatch.setattr(loop, "make_step", counted)
+    monkeypatch.setattr(loop, "compile_step", counted)
     notes = Notes(tmp_path)
     loop.train(run, corpus, notes, flush_steps=6)
     assert sorted(set(reads)) == [1, 7, 10, 16, 20]  # the first step, six steps on, and evaluations
