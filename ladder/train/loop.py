@@ -98,9 +98,9 @@ def train(
     blocking = mesh.size > 1 and jax.default_backend() == "cpu"
     alone, leads = jax.process_count() == 1, jax.process_index() == 0
 
+    initial = init_state(run, mesh)
+    _meet()
     with Checkpoints(attempt.checkpoints) as checkpoints:
-        initial = init_state(run, mesh)
-        _meet()
         state, done, lost = checkpoints.resume(initial)
         attempt.resumed(done)
         if lost:
