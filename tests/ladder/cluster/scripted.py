@@ -133,3 +133,12 @@ class Fatal(Scripted):
     def die(self, job: Job, life: int) -> Iterator[Ended | int]:
         yield 1
         os.kill(os.getpid(), 9)
+
+
+class Alarmed(Lawful):
+    """For a submitted driver: the monitor stops its target."""
+
+    def train(self, job: Job, life: int) -> Iterator[Ended | int]:
+        if job.forecast:
+            yield Ended(job.run, "stopped", "runaway: grad_norm rises", by_monitor=True)
+        yield from super().train(job, life)

@@ -14,7 +14,7 @@ import pytest
 from analysis import Forecast
 from ladder import Ladder, Rung, Store
 from ladder.cluster.submission import Submission, submit
-from ladder.cluster.training import RunFailed
+from ladder.cluster.training import RunFailed, RunStopped
 from ladder.store import LeaseHeld, StoreError
 from tests.ladder.cluster.conftest import micro_run
 from tests.ladder.examples import ROOT
@@ -102,6 +102,13 @@ def test_what_went_wrong_is_one_line(backend: str, line: str, ladder: Ladder, tm
     errors = submission.errors()
     assert line in errors["driver"]
     assert ("w8" in errors) == (backend == "Broken")
+
+
+def test_a_target_that_the_monitor_stopped_is_told_apart(ladder: Ladder, tmp_path: Path) -> None:
+    submission = submit(ladder, tmp_path, f"{SCRIPTED}:Alarmed")
+    with pytest.raises(RunStopped, match="w24 stopped: runaway: grad_norm rises"):
+        submission.wait(120)
+    assert json.loads((tmp_path / "drivers/0001-end.json").read_text())["code"] == 3
 
 
 def test_the_driver_outlives_who_submitted_it(ladder: Ladder, tmp_path: Path) -> None:
