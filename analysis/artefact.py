@@ -2,7 +2,8 @@
 
 Everything is in its payload: law, prior, data, grid, bands, regime, versions. `sha256` is over the payload's
 canonical JSON with floats at 10 significant digits, so that it survives a save and does not hang on the last
-bits of a float; the time of writing stands outside the payload.
+bits of a float; sentences, which may be worded anew, do not enter it. The time of writing stands outside the
+payload.
 """
 
 import hashlib
@@ -20,7 +21,8 @@ import pandas as pd
 
 from analysis.frame import AnalysisError, Notice
 
-FORMAT = "scaling-ladder forecast 1"
+FORMAT = "scaling-ladder forecast 2"
+WORDY = "scaling-ladder forecast 1"  # its sha256 is over the sentences too
 LEVELS = (0.5, 0.9, 0.99)
 SIDES = ("lo", "hi", "sim_lo", "sim_hi")
 
@@ -78,7 +80,8 @@ class Forecast:
 
     @cached_property
     def sha256(self) -> str:
-        return hashlib.sha256(canonical(self.payload).encode()).hexdigest()
+        judged = self.payload if self.payload["format"] == WORDY else _facts(self.payload)
+        return hashlib.sha256(canonical(judged).encode()).hexdigest()
 
     def frame(self, levels: Iterable[float] = LEVELS) -> pd.DataFrame:
         """A row a grid point: run, step, tokens, progress, median, and per level (.5, .9, .99) lo90, hi90
@@ -158,8 +161,7 @@ class Forecast:
             f"{head}, {self.payload['condition']}",
             f"{target['times']:.3g}x the FLOPs of the largest finished rung; {law['equation']}, "
             f"{law['why']}; grade {law['grade']}",
-            f"{len(self.payload['grid']['progress'])} points of progress from "
-            f"{self.payload['grid']['progress'][0]:.3g}; sha256 {self.sha256}",
+            f"{_points(self.payload['grid']['progress'])}; sha256 {self.sha256}",
         ]
         return "\n".join(lines + [str(notice) for notice in self.warnings])
 
@@ -182,7 +184,9 @@ class Forecast:
         try:
             stored = json.loads(text)
             said, payload = stored["sha256"], stored["payload"]
-            known = payload["format"] == FORMAT
+            known = payload["format"] in (FORMAT, WORDY)
+            found = cls(payload)
+            has = found.sha256 if known else ""
         except (ValueError, KeyError, TypeError):
             raise ForecastFileError(
                 "not_a_forecast",
@@ -191,14 +195,14 @@ class Forecast:
             ) from None
         if not known:
             raise ForecastFileError(
-                "not_a_forecast", f"{name} has format {payload['format']!r}, this version reads {FORMAT!r}"
+                "not_a_forecast",
+                f"{name} has format {payload['format']!r}, this version reads up to {FORMAT!r}",
             )
-        found = cls(payload)
-        if found.sha256 != said:
+        if has != said:
             raise ForecastFileError(
                 "changed",
                 f"{name} was changed after it was frozen: it says sha256 {said}, its content has "
-                f"{found.sha256}; restore it from a copy",
+                f"{has}; restore it from a copy",
             )
         return found
 
@@ -206,6 +210,28 @@ class Forecast:
     def load(cls, path: str | Path) -> "Forecast":
         """Read and verify a saved forecast. Raises FileNotFoundError, ForecastFileError."""
         return cls.from_json(Path(path).read_text("utf-8"), str(path))
+
+
+def _points(progress: list[float]) -> str:
+    if len(progress) == 1:
+        return "1 point of progress, the end"
+    return f"{len(progress)} points of progress from {progress[0]:.3g}"
+
+
+def _facts(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """The payload without its sentences: codes and numbers."""
+
+    def bare(prior: Any) -> Any:
+        if not isinstance(prior, Mapping):
+            return prior
+        return {name: bare(entry) for name, entry in prior.items() if name != "source"}
+
+    return {
+        **{name: part for name, part in payload.items() if name != "condition"},
+        "law": {name: part for name, part in payload["law"].items() if name != "why"},
+        "prior": bare(payload["prior"]),
+        "notices": [[code, severity] for code, severity, _ in payload["notices"]],
+    }
 
 
 def canonical(value: Any) -> str:

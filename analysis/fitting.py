@@ -109,21 +109,26 @@ class ScalingFit:
         """What the band at a run of `flops` (default 10x the largest finished) is made of and moved by."""
         return diagnostics.report(self, flops or 10 * self.top_flops, level)
 
+    def parameters(self) -> dict[str, tuple[float, float, float]]:
+        """E (loss units) and each exponent of the law: the 5 %, 50 % and 95 % points of their posteriors."""
+        E = self.posterior.coefficient("E")
+        found = {"E": (E.quantile(0.05), E.quantile(0.5), E.quantile(0.95))}
+        for name in self.posterior.law.exponents:
+            grid, weight = self.posterior.exponent(name)
+            low, mid, high = np.interp([0.05, 0.5, 0.95], np.cumsum(weight) - weight / 2, grid)
+            found[name] = float(low), float(mid), float(high)
+        return found
+
     def summary(self) -> str:
         """The fit in words: law, runs, parameters with 90 % intervals, notices."""
-        E = self.posterior.coefficient("E")
         lines = [
             f"{self.posterior.law.equation}   ({self.law} law: {self.why}; prior {self.prior['version']}; "
             f"{TRANSFER})",
             f"{len(self.final)} finished runs on {self.final['rung'].nunique()} rungs, "
             f"{self.final['flops'].min():.3g} to {self.top_flops:.3g} FLOPs, {self.metric} "
             f"({_told(self.unit)}); grade {self.grade}",
-            f"E {E.quantile(0.5):.4g} [{E.quantile(0.05):.4g}, {E.quantile(0.95):.4g}]",
+            "   ".join(_interval(name, *points) for name, points in self.parameters().items()),
         ]
-        for name in self.posterior.law.exponents:
-            grid, weight = self.posterior.exponent(name)
-            low, mid, high = np.interp([0.05, 0.5, 0.95], np.cumsum(weight) - weight / 2, grid)
-            lines[-1] += f"   {name} {mid:.3f} [{low:.3f}, {high:.3f}]"
         lines[-1] += f"   noise {self.posterior.noise:.2%} a run"
         if self.left_out is None:
             lines.append(
@@ -205,6 +210,11 @@ def _grade(evals: Evals) -> tuple[str, list[Notice]]:
         )
         notices.append(Notice("short_span", "warning", text))
     return grade, notices
+
+
+def _interval(name: str, low: float, mid: float, high: float) -> str:
+    form = ".4g" if name == "E" else ".3f"
+    return f"{name} {mid:{form}} [{low:{form}}, {high:{form}}]"
 
 
 def _told(unit: str) -> str:

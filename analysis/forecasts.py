@@ -117,15 +117,14 @@ def _law(fit: ScalingFit, flops: float) -> dict[str, Any]:
     """What a reader needs to redraw and judge the law without refitting it."""
     line = np.geomspace(fit.final["flops"].min(), flops, CURVE_POINTS)
     found = fit.predictive({"flops": line})
-    E = fit.posterior.coefficient("E")
-    exponents = {name: fit.posterior.exponent(name) for name in fit.posterior.law.exponents}
+    points = fit.parameters()
     return {
         "name": fit.law,
         "equation": fit.posterior.law.equation,
         "why": fit.why,
         "grade": fit.grade,
-        "E": [E.quantile(q) for q in (0.05, 0.5, 0.95)],
-        "exponents": {name: float(grid @ weight) for name, (grid, weight) in exponents.items()},
+        "E": list(points["E"]),
+        "exponents": {name: points[name][1] for name in fit.posterior.law.exponents},
         "noise": fit.posterior.noise,
         "shares": fit.posterior.variance_shares(pd.DataFrame({"flops": [flops]})),
         "runs": as_rows(fit.frame()),

@@ -1,5 +1,6 @@
 """The frozen artefact: what it contains, that its hash holds, and that it is the judge it was."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -105,6 +106,10 @@ def test_a_changed_file_is_refused(frozen, tmp_path):
     with pytest.raises(AnalysisError, match="changed after it was frozen") as error:
         Forecast.load(path)
     assert str(path) in str(error.value)
+    del stored["payload"]["law"]
+    path.write_text(json.dumps(stored))
+    with pytest.raises(AnalysisError, match=r"forecast\.json is no frozen forecast"):
+        Forecast.load(path)
     path.write_text("{}")
     with pytest.raises(AnalysisError, match=r"forecast\.json is no frozen forecast"):
         Forecast.load(path)
@@ -112,6 +117,51 @@ def test_a_changed_file_is_refused(frozen, tmp_path):
     path.write_text(json.dumps(stored))
     with pytest.raises(AnalysisError, match="forecast 99"):
         Forecast.load(path)
+
+
+def reworded(payload):
+    """The same forecast as a version would write it whose sentences read differently."""
+    prior = {**payload["prior"], "g": {**payload["prior"]["g"], "source": "worded anew"}}
+    law = {**payload["law"], "why": "worded anew"}
+    notices = [[code, severity, "worded anew"] for code, severity, _ in payload["notices"]]
+    return {**payload, "condition": "worded anew", "prior": prior, "law": law, "notices": notices}
+
+
+@pytest.fixture
+def noted(ladder_rows):
+    """A forecast with a note and a warning."""
+    return forecast(fit(ladder_rows(sizes=(1e18, 4e18, 1.6e19))), pd.DataFrame([SIZE | {"flops": 2e18}]))
+
+
+def test_the_hash_does_not_hang_on_how_a_sentence_is_worded(noted, tmp_path):
+    assert {notice.severity for notice in noted.warnings} == {"note", "warning"}
+    other = Forecast(reworded(noted.payload))
+    assert other.sha256 == noted.sha256
+    other.save(tmp_path / "forecast.json")
+    back = Forecast.load(tmp_path / "forecast.json")
+    assert back.warnings == other.warnings and "worded anew" in back.summary()
+    (code, severity, text), *rest = noted.payload["notices"]
+    for changed in ([code, "x", text], ["x", severity, text]):
+        assert Forecast({**noted.payload, "notices": [changed, *rest]}).sha256 != noted.sha256
+    assert Forecast({**noted.payload, "notices": rest}).sha256 != noted.sha256
+
+
+def test_a_file_of_the_first_format_still_verifies_over_its_sentences(noted, tmp_path):
+    payload = {**noted.payload, "format": "scaling-ladder forecast 1"}
+    stored = {"sha256": hashlib.sha256(canonical(payload).encode()).hexdigest(), "payload": payload}
+    path = tmp_path / "forecast.json"
+    path.write_text(json.dumps(stored))
+    assert Forecast.load(path).sha256 == stored["sha256"]
+    path.write_text(json.dumps(stored | {"payload": reworded(payload)}))
+    with pytest.raises(AnalysisError, match="changed after it was frozen"):
+        Forecast.load(path)
+
+
+def test_the_exponent_is_the_median_wherever_it_is_read(ladder_rows, noted):
+    fitted = fit(ladder_rows(sizes=(1e18, 4e18, 1.6e19)))
+    low, median, high = fitted.parameters()["g"]
+    assert low < median < high and noted.payload["law"]["exponents"] == {"g": median}
+    assert f"g {median:.3f} [{low:.3f}, {high:.3f}]" in fitted.summary()
 
 
 def test_the_hash_is_that_of_another_process_and_of_shuffled_rows(ladder_rows, frozen, tmp_path):
@@ -168,6 +218,7 @@ def test_a_run_spec_is_forecast_at_all_its_evaluations(ladder_rows):
 def test_without_progress_there_is_only_the_final_row(finals):
     frozen = forecast(fit(finals[["run", "flops", "loss"]]), pd.DataFrame([SIZE]))
     assert len(frozen.frame()) == 1
+    assert "1 point of progress, the end; sha256" in frozen.summary()
     assert "final_only" in [notice.code for notice in frozen.warnings]
     assert frozen.at(progress=1.0).lo < frozen.at(progress=1.0).median
 
