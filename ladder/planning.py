@@ -1,5 +1,6 @@
 """The table before money is spent: what a ladder trains, what it costs, and why it may not work here."""
 
+import json
 import math
 import os
 import subprocess
@@ -61,19 +62,25 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Plan:
-    """`problems` are reasons not to start (`ladder run` refuses with exit code 2), `warnings` are reasons to
-    think. `seconds` is the whole ladder's wall time, placed by resources; None when a run's is not known."""
+    """`problems` are reasons not to start here, `elsewhere` names what this machine does not have at all
+    (`ladder run` refuses both with exit code 2), `warnings` are reasons to think. `seconds` is the whole
+    ladder's wall time, placed by resources; None when a run's is not known."""
 
     name: str
     runs: tuple[PlannedRun, ...]
     seconds: float | None
     warnings: tuple[str, ...]
     problems: tuple[str, ...]
+    elsewhere: tuple[str, ...]
 
     def frame(self) -> pd.DataFrame:
         """A row a run, in the columns of PlannedRun; what is not known is NaN."""
         frame = pd.DataFrame([asdict(run) for run in self.runs])
         return frame.astype({"flops_of_target": float, "seconds": float})
+
+    def to_json(self) -> str:
+        """Every field of the plan and of its runs; what is not known is null."""
+        return json.dumps(asdict(self), allow_nan=False)
 
     def __str__(self) -> str:
         return _render(self)
@@ -92,7 +99,12 @@ def plan(ladder: Ladder, *, calibrate: bool = True) -> Plan:
     asked = [(run, rung.resources) for rung in ladder.everything for run in runs if run.rung == rung.name]
     peak, seconds = placed(asked, cpus)
     return Plan(
-        ladder.name, runs, seconds, tuple(_warnings(runs)), tuple(_problems(asked, peak, cpus, memory))
+        ladder.name,
+        runs,
+        seconds,
+        tuple(_warnings(runs)),
+        tuple(_problems(asked, peak, cpus, memory)),
+        tuple(_elsewhere(asked)),
     )
 
 
@@ -100,7 +112,7 @@ def _planned(
     name: str, spec: RunSpec, rung: Rung, is_target: bool, target: int | None, gemm_rate: float | None
 ) -> PlannedRun:
     active, flops = active_parameters(spec), scaling_flops(spec)
-    timed = gemm_rate if is_local(rung.resources) else None
+    timed = gemm_rate if is_local(rung.resources) and rung.resources.hosts == 1 else None
     return PlannedRun(
         run=name,
         rung=rung.name,
@@ -124,8 +136,9 @@ def _planned(
 
 
 def is_local(resources: Resources) -> bool:
-    """Does the run fit the machine that plans it by kind: processors of one host?"""
-    return resources.gpus == 0 and resources.hosts == 1 and not resources.custom
+    """Does the run fit the machine that plans it by kind: processors and nothing else? Several hosts of them
+    are processes that share it."""
+    return resources.gpus == 0 and not resources.custom
 
 
 def memory_bytes(spec: RunSpec, resources: Resources) -> int:
@@ -160,15 +173,16 @@ def placed(asked: list[tuple[PlannedRun, Resources]], cpus: int) -> tuple[int, f
     time as processors allow, in order; then the target. None seconds when a run's time is not known."""
     memory, total = 0, 0.0
     for role in ("rung", "target"):
-        running: list[tuple[float, PlannedRun, int]] = []  # (end, run, processors)
+        running: list[tuple[float, int, int]] = []  # (end, processors, bytes)
         now = 0.0
         for run, resources in [item for item in asked if item[0].role == role and is_local(item[1])]:
-            while running and sum(used for *_, used in running) + resources.cpus > cpus:
-                first = min(running, key=lambda item: item[0])
+            wanted = resources.cpus * resources.hosts
+            while running and sum(used for _, used, _ in running) + wanted > cpus:
+                first = min(running)
                 now = first[0]
                 running.remove(first)
-            running.append((now + (run.seconds or 0), run, resources.cpus))
-            memory = max(memory, sum(run.memory_bytes for _, run, _ in running))
+            running.append((now + (run.seconds or 0), wanted, run.memory_bytes * resources.hosts))
+            memory = max(memory, sum(held for *_, held in running))
         total += max((end for end, *_ in running), default=0.0)
     return memory, None if any(run.seconds is None for run, _ in asked) else total
 
@@ -232,18 +246,33 @@ def _problems(asked: list[tuple[PlannedRun, Resources]], peak: int, cpus: int, m
     for run, resources in asked:
         if not is_local(resources):
             continue
-        if resources.cpus > cpus:
-            yield f"{run.run} asks for {resources.cpus} CPUs, this machine has {cpus}: lower its Resources"
-        if run.memory_bytes > memory:
+        if (wanted := resources.cpus * resources.hosts) > cpus:
             yield (
-                f"{run.run} needs about {_bytes(run.memory_bytes)}, this machine has {_bytes(memory)}: use a "
+                f"{run.run} asks for {wanted} CPUs (Resources(cpus={resources.cpus}, hosts="
+                f"{resources.hosts})), this machine has {cpus}: lower its Resources"
+            )
+        if (needed := run.memory_bytes * resources.hosts) > memory:
+            yield (
+                f"{run.run} needs about {_bytes(needed)}, this machine has {_bytes(memory)}: use a "
                 "smaller parallel.micro_batch_rows or a smaller model"
             )
-    if peak > memory >= max((run.memory_bytes for run, _ in asked), default=0):
+    single = [run.memory_bytes * resources.hosts for run, resources in asked if is_local(resources)]
+    if peak > memory >= max(single, default=0):
         yield (
             f"runs that train at the same time need about {_bytes(peak)}, this machine has {_bytes(memory)}: "
             "raise Resources(cpus=...), so that fewer run together"
         )
+
+
+def _elsewhere(asked: list[tuple[PlannedRun, Resources]]) -> Iterator[str]:
+    for run, resources in asked:
+        if not is_local(resources):
+            wanted = [f"gpus={resources.gpus}"] * bool(resources.gpus)
+            wanted += [f"custom={dict(resources.custom)}"] * bool(resources.custom)
+            yield (
+                f"{run.run} asks for Resources({', '.join(wanted)}), the local cluster has processors only: "
+                "`ladder run` refuses it here"
+            )
 
 
 def _devices(resources: Resources) -> str:
@@ -285,7 +314,15 @@ def _render(plan: Plan) -> str:
     flops = _flops(sum(run.flops for run in plan.runs))
     time = "" if plan.seconds is None else f", about {_duration(plan.seconds)} on this machine, side by side"
     title = f"{plan.name}: {len(plan.runs)} runs, {flops} FLOPs{time}"
-    notes = [f"warning: {text}" for text in plan.warnings] + [f"PROBLEM: {text}" for text in plan.problems]
+    notes = [
+        f"{kind}: {text}"
+        for kind, texts in (
+            ("warning", plan.warnings),
+            ("not here", plan.elsewhere),
+            ("PROBLEM", plan.problems),
+        )
+        for text in texts
+    ]
     console.print(Group(Text(title), size, Text(), cost, *map(Text, notes)))
     text = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
     return "\n".join(line.rstrip() for line in text.splitlines())

@@ -1,6 +1,9 @@
 """The `ladder` command: one module a verb, loaded when it is called."""
 
 import argparse
+import errno
+import io
+import json
 import os
 import sys
 import warnings
@@ -21,14 +24,23 @@ VERBS = {
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit codes: 0 fine, 1 a run failed, 2 bad input, 3 the monitor ended in precursor or runaway."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: letters beyond the locale are no end
     try:
         return run_verb(parse(arguments if arguments is not None else sys.argv[1:]))
-    except KeyboardInterrupt:
-        print("stopped by Ctrl-C; the same command goes on from here", file=sys.stderr)
-        return 1
-    except BrokenPipeError:  # `| head`: nobody reads on, so nothing more can be said, also not while exiting
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except BrokenPipeError:  # `| head`: nobody reads on
+        return _dropped()
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        print(f"ladder: cannot write the output: {error.strerror}: make room for it", file=sys.stderr)
+        return _dropped()
+
+
+def _dropped() -> int:
+    """Exit code 1, and nothing more is written, also not while exiting."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
 
 
 def parse(asked: list[str]) -> argparse.Namespace:
@@ -46,16 +58,23 @@ def parse(asked: list[str]) -> argparse.Namespace:
 
 
 def run_verb(options: argparse.Namespace) -> int:
-    """Call the verb; an error that a user can mend is one line on stderr and exit code 2 or 1."""
+    """Call the verb; an error that a user can mend is one line on stderr and exit code 2 or 1. With --json it
+    is a line of JSON too: error, exit_code."""
     from ladder.cli.errors import explain
 
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
             code = import_module(f"ladder.cli.{options.verb}").main(options)
-            sys.stdout.flush()  # where a closed pipe shows
-            return code
+    except KeyboardInterrupt:
+        line, code = "stopped by Ctrl-C; the same command goes on from here", 1
+        print(line, file=sys.stderr)
     except Exception as error:
         line, code = explain(error)
         print(f"ladder {options.verb}: {line}", file=sys.stderr)
-        return code
+    else:
+        line = ""
+    if line and getattr(options, "json", False):
+        print(json.dumps({"error": line, "exit_code": code}))
+    print(end="", flush=True)  # where a closed pipe shows
+    return code

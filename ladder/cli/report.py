@@ -1,6 +1,7 @@
 """ladder report [STORE]: the page of a store as one self-contained HTML file, and its figures as PNG."""
 
 import argparse
+import json
 
 from ladder.store import Store
 
@@ -11,16 +12,20 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--out", metavar="FILE", help="where the page goes (default report.html in the store)"
     )
     parser.add_argument("--figures", metavar="DIR", help="also write PNG figures there")
+    parser.add_argument("--json", action="store_true", help="the paths as one line of JSON")
 
 
 def main(options: argparse.Namespace) -> int:
     from analysis.page.report import report
 
     store = Store(options.store)
-    print(report(store, options.out))
+    page, images = report(store, options.out), []
     if options.figures:
         from analysis.page.figures import figures
 
-        for path in figures(store, options.figures):
-            print(path)
+        images = figures(store, options.figures)
+    if options.json:
+        print(json.dumps({"report": str(page), "figures": [str(path) for path in images]}))
+    else:
+        print(page, *images, sep="\n")
     return 0

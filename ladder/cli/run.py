@@ -40,6 +40,7 @@ def main(options: argparse.Namespace) -> int:
 
 def run(ladder: Ladder, options: argparse.Namespace) -> int:
     from ladder.cli.live import Live
+    from ladder.cluster.authentication import choose_authentication
     from ladder.cluster.driver import run_ladder
     from ladder.planning import plan
     from ladder.store import Store
@@ -47,11 +48,12 @@ def run(ladder: Ladder, options: argparse.Namespace) -> int:
     name = ladder.name if not options.seed else f"{ladder.name}-seed{options.seed}"
     store = Store(options.store or f"runs/{name}")
     say = partial(print, file=sys.stderr if options.json else sys.stdout, flush=True)
+    choose_authentication()
     store.create(ladder)  # before anything slow: a store of another ladder is refused at once
     planned = plan(ladder)
     say(planned)
-    if planned.problems:
-        raise SpecError("; ".join(planned.problems))
+    if reasons := planned.problems + planned.elsewhere:
+        raise SpecError("; ".join(reasons))
     with Live(sys.stderr if options.json else sys.stdout) as live:
         result = run_ladder(ladder, store, _cluster, say=live.say, show=live.show, wandb=options.wandb)
     if options.json:

@@ -29,7 +29,7 @@ from ladder.store.lease import Lease, LeaseHeld, hold, holder, refuse_living
 from ladder.store.origin import provenance
 from ladder.store.rows import StoreWarning
 from ladder.store.run import EVAL_COLUMNS, RunRecord
-from ladder.values import Value
+from ladder.values import SpecError, Value
 
 __all__ = [
     "Attempt",
@@ -84,15 +84,21 @@ class Store:
     def ladder(self) -> Ladder:
         """The ladder that was declared here."""
         try:
-            content = self._files.json("ladder.json", "format", "ladder")
+            content = self._files.json("ladder.json", "format")
         except FileNotFoundError:
             raise StoreError(f"{self.url} holds no ladder: `ladder run FILE --store DIR` makes one") from None
-        if content["format"] > FORMAT:
+        if not isinstance(content["format"], int) or content["format"] > FORMAT:
             raise StoreError(
                 f"{self.url} was made by a newer version (format {content['format']}, this one reads up to "
                 f"{FORMAT}): upgrade scaling-ladder"
             )
-        return Ladder.from_json(json.dumps(content["ladder"]))
+        try:
+            return Ladder.from_json(json.dumps(content.get("ladder")))
+        except SpecError as error:
+            raise StoreError(
+                f"{self._files.path('ladder.json')} is not what this version declares ({error}): read it "
+                "with the version that made it, or restore it from a copy"
+            ) from None
 
     def runs(self) -> list[RunRecord]:
         """Every run that the ladder declares, in its order, begun or not."""

@@ -5,6 +5,7 @@ and a killed writer leaves neither half; an object store gives that by itself.
 """
 
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -115,12 +116,18 @@ class Files:
         except OSError as error:
             with contextlib.suppress(OSError):
                 temporary.unlink()
-            raise StoreError(f"cannot write {target}: {error.strerror}") from error
+            raise _refused(target, error) from error
         try:
             yield temporary, target
         except FileExistsError:
             raise  # what `create` asks for
         except OSError as error:
-            raise StoreError(f"cannot write {target}: {error.strerror}") from error
+            raise _refused(target, error) from error
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def _refused(target: Path, error: OSError) -> StoreError:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    step = "make room there" if full else "make its folder writable, or use another store (--store DIR)"
+    return StoreError(f"cannot write {target}: {error.strerror}: {step}")

@@ -101,11 +101,26 @@ def test_memory_of_two_at_a_time_is_added_up(machine, monkeypatch):
 
 def test_what_cannot_run_here_is_a_problem_that_names_the_run(machine, monkeypatch):
     (problem,) = plan(laptop_ladder(32, 40).replace(rungs=laptop_ladder(40, cpus=3).rungs)).problems
-    assert "d40 asks for 3 CPUs, this machine has 2" in problem
+    assert "d40 asks for 3 CPUs (Resources(cpus=3, hosts=1)), this machine has 2" in problem
     monkeypatch.setattr(planning, "machine_memory", lambda: 100_000_000)
     problems = plan(laptop_ladder(32)).problems
     assert len(problems) == 2 and problems[0].startswith("d32 needs about")
     assert "this machine has 0.10 GB" in problems[0]
+
+
+def test_hosts_that_share_this_machine_are_counted_together(machine, monkeypatch):
+    run = RUN.replace(batch_tokens=48, parallel=ParallelSpec(data=6))
+
+    def problems(**resources):
+        ladder = Ladder(name="l", rungs=(Rung(name="d8", run=run, resources=Resources(**resources)),))
+        return plan(ladder).problems
+
+    assert problems(hosts=1) == problems(hosts=2) == ()
+    (problem,) = problems(hosts=3)
+    assert "d8 asks for 3 CPUs (Resources(cpus=1, hosts=3)), this machine has 2" in problem
+    monkeypatch.setattr(planning, "machine_memory", lambda: int(1.5 * planning.PROCESS_BYTES))
+    (problem,) = problems(hosts=2)
+    assert "d8 needs about 1.8" in problem
 
 
 def test_other_machines_are_not_judged_by_this_one(machine, monkeypatch):
@@ -116,6 +131,9 @@ def test_other_machines_are_not_judged_by_this_one(machine, monkeypatch):
     planned = plan(ladder)
     assert planned.problems == () and planned.seconds is None
     assert planned.runs[0].devices == "2 x 8 GPU" and planned.runs[0].seconds is None
+    (reason,) = planned.elsewhere
+    assert "big asks for Resources(gpus=8), the local cluster has processors only" in reason
+    assert reason in " ".join(str(planned).split())
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,8 @@ def test_a_killed_process_is_gone_even_before_its_parent_asks(store):
 )
 def test_a_store_that_cannot_be_read_is_one_line(make, message, tmp_path, said):
     code, out, complaint = said("status", make(tmp_path), "--json")
-    assert code == 2 and out == "" and message in complaint and len(complaint.splitlines()) == 1
+    assert code == 2 and message in complaint and len(complaint.splitlines()) == 1
+    assert json.loads(out) == {"error": complaint.strip().removeprefix("ladder status: "), "exit_code": 2}
 
 
 def newer(folder):
