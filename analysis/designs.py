@@ -80,25 +80,24 @@ class Design:
         return self.summary()
 
     def summary(self) -> str:
-        """The expectation in words, and a table of what more would buy."""
-        first, *more = self.choices
+        """A table of the expected bands and of what more would cost, and the gates."""
+        first = self.choices[0]
         wide = max(len(choice.what) for choice in self.choices)
         lines = [
-            f"expected before training: {self.target} within {_percent(first.half_width)} at {LEVEL:.0%}, "
-            f"{first.times:.3g}x beyond the top rung, {TRANSFER}",
-            "",
+            f"{self.target}, {first.times:.3g}x the top rung: the band to expect, {TRANSFER}",
             f"{'':<{wide}}  90 % band  8 of 10 ladders  more FLOPs  of target",
         ]
-        for choice in (first, *more):
+        for choice in self.choices:
             cost = f"{choice.extra_flops:.2e}".replace("e+", "e") if choice.extra_flops else "-"
-            share = f"{choice.extra_of_target:.1%}" if choice.extra_flops else "-"
+            share = f"{100 * choice.extra_of_target:.3g} %" if choice.extra_flops else "-"
             lines.append(
                 f"{choice.what:<{wide}}  {_percent(choice.half_width):>9}  "
                 f"{_range(choice):>15}  {cost:>10}  {share:>9}"
             )
         if self.gates:
-            words = (f"{gate.what} within {_percent(gate.half_width)}" for gate in self.gates)
-            lines += ["", f"gates, {self.gates[0].level:.0%} band: {'; '.join(words)}"]
+            words = (f"{gate.what} {_percent(gate.half_width)}" for gate in self.gates)
+            lines.append(f"gates, {100 * self.gates[0].level:g} % band: {', '.join(words)}")
+        lines.append("simulated under the law and its prior: a ladder that bends is not in it")
         return "\n".join(lines)
 
 
@@ -271,8 +270,8 @@ def _weighted_quantiles(values: np.ndarray, weight: np.ndarray, levels: Sequence
 
 
 def _percent(half_width: float) -> str:
-    return f"±{half_width:.2%}"
+    return f"±{100 * half_width:.2f} %"
 
 
 def _range(choice: Choice) -> str:
-    return f"{100 * choice.low:.2f} to {choice.high:.2%}"
+    return f"{100 * choice.low:.2f} to {100 * choice.high:.2f} %"
