@@ -42,7 +42,8 @@ from bench.faults.injection import KINDS, OUTAGE_S, Disk, Scene, Service
 from ladder import Store
 
 MOST = 15  # faults in one run of the ladder
-PAUSE_S = (1.0, 4.0)  # after a fault is mended, before the next
+PAUSE_S = (0.5, 3.0)  # after a fault is mended, before the next
+GRACE_S = 15.0  # for Ray's processes to end after their driver
 COUNTS = ("lost_rows", "duplicated_rows", "not_bit_equal", "hung")
 
 
@@ -156,7 +157,7 @@ def disturb(scene: Scene, reference: Store, results: Results, points: int, kinds
     except Hung:
         hung = 1
         driver.kill_all()
-    left = kill_orphans({scene.service.pid})
+    left = kill_orphans({scene.service.pid}, GRACE_S)
     command = [sys.executable, "-m", "ladder", "sync", str(driver.store)]
     with driver.log.open("a") as log:
         subprocess.run(command, env=os.environ | driver.environment, stdout=log, stderr=log)
@@ -242,7 +243,7 @@ def main() -> int:
                 scene = Scene(driver, disk, service, random.Random())
                 disturb(scene, reference, results, options.points, kinds)
     finally:
-        kill_orphans(set())
+        kill_orphans(set(), 0.0)
     disk.close()
     print(table(results, kinds))
     found = summary(results)

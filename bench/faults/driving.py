@@ -178,10 +178,15 @@ def kill(pids: list[int], number: int = signal.SIGKILL) -> None:
             os.kill(pid, number)
 
 
-def kill_orphans(spared: set[int]) -> list[str]:
-    """End what is left of earlier drivers, and bury it; the names of what still lived."""
-    left = {pid: name for pid, name in family(os.getpid()).items() if pid not in spared}
-    living = [name for pid, name in left.items() if _lives(pid)]
+def kill_orphans(spared: set[int], grace_s: float) -> list[str]:
+    """End what is left of earlier drivers, and bury it; the names of what would not end within grace_s."""
+    until = time.monotonic() + grace_s
+    while True:
+        left = {pid: name for pid, name in family(os.getpid()).items() if pid not in spared}
+        living = [name for pid, name in left.items() if _lives(pid)]
+        if not living or time.monotonic() > until:
+            break
+        time.sleep(LOOK_S)
     kill(list(left))
     for pid in left:
         with contextlib.suppress(ChildProcessError):
