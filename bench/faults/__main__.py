@@ -73,9 +73,11 @@ class Results:
 def undisturbed(work: Path, environment: dict[str, str]) -> Store:
     """The ladder as it trains when nothing happens."""
     driver = Driver(work / "undisturbed", work / "undisturbed.log", environment, wandb="off")
-    kill_leftover(driver.store)
-    driver.until(lambda: False)
-    return Store(driver.store)
+    store = Store(driver.store)
+    if not store.exists("result.json"):
+        kill_leftover(driver.store)
+        driver.until(lambda: False)
+    return store
 
 
 def kind_of(point: int, kinds: list[str]) -> str:
