@@ -278,6 +278,13 @@ def _elsewhere(asked: list[tuple[PlannedRun, Resources]]) -> Iterator[str]:
             )
 
 
+LEGEND = (
+    "active: parameters that a token uses; shared: the part of its expert compute that every token takes; "
+    "per active: tokens for each active parameter; peak lr: of embeddings and gains, then of matrices; "
+    "of target: FLOPs in percent of the target's; on: what each run occupies"
+)
+
+
 def _devices(resources: Resources) -> str:
     each = f"{resources.gpus} GPU" if resources.gpus else f"{resources.cpus} CPU"
     return each if resources.hosts == 1 else f"{resources.hosts} x {each}"
@@ -326,7 +333,7 @@ def _render(plan: Plan) -> str:
         )
         for text in texts
     ]
-    console.print(Group(Text(title), size, Text(), cost, *map(Text, notes)))
+    console.print(Group(Text(title), size, Text(), cost, Text(LEGEND, style="dim"), *map(Text, notes)))
     text = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
     return "\n".join(line.rstrip() for line in text.splitlines())
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ladder.corpus.cache import CorpusError, Say, cache_folder, file_sha256, locked
-from ladder.corpus.sources import split_documents, state
+from ladder.corpus.sources import content_hash, place, split_documents, state
 from ladder.corpus.tokenize import SAMPLE_BYTES, Tokenizer, sample, train_bpe
 from ladder.spec import DataSpec, Source
 from ladder.values import digest
@@ -179,12 +179,20 @@ def _encode(folder: Path, source: Source, data: DataSpec, tokenizer: Tokenizer, 
             total = sum(part["documents"] for part in parts.values())
             raise CorpusError(
                 f"domain {source.domain!r}: {source.uri} has {total} documents and held_out={data.held_out} "
-                f"leaves none of them as {split} text: give more documents (a form feed separates those of a "
-                ".txt file), or another share; each is drawn by a hash of its content"
+                f"leaves none of them as {split} text{_better_share(source, data.held_out)}; give more "
+                "documents (a form feed separates those of a .txt file): each is drawn by a hash of its text"
             )
     count = {split: f"{part['tokens']:,} {split} tokens" for split, part in parts.items()}
     say(f"encoded {source.domain}: {', '.join(count.values())}")
     return {split: _described(files[split]) | parts[split] for split in SPLITS}
+
+
+def _better_share(source: Source, held_out: float) -> str:
+    """The share nearest to `held_out` that leaves a document on either side, if there is one."""
+    places = [place(content_hash(text)) for _, text in split_documents(source, held_out, lambda _: None)]
+    shares = [percent / 100 for percent in range(1, 50) if min(places) < percent / 100 <= max(places)]
+    near = min(shares, key=lambda share: abs(share - held_out), default=None)
+    return f": use held_out={near:g}" if near else ""
 
 
 def _batches(documents: Iterable[tuple[bool, str]]) -> Iterator[list[tuple[bool, str]]]:

@@ -43,7 +43,7 @@ def split_documents(source: Source, held_out: float, say: Say) -> Iterator[tuple
             empty += 1
         elif key not in seen:
             seen.add(key)
-            yield int.from_bytes(key[:6]) < held_out * 2**48, text
+            yield place(key) < held_out, text
     if not seen:
         raise CorpusError(f"domain {source.domain!r}: {source.uri} holds no text ({empty} empty documents)")
     if empty:
@@ -52,6 +52,11 @@ def split_documents(source: Source, held_out: float, say: Say) -> Iterator[tuple
 
 def content_hash(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()[:16]
+
+
+def place(key: bytes) -> float:
+    """Where a document's hash lies in [0, 1): it is held out when that is below the share held out."""
+    return int.from_bytes(key[:6]) / 2**48
 
 
 def state(source: Source) -> list[Any]:

@@ -96,8 +96,8 @@ class Store:
             return Ladder.from_json(json.dumps(content.get("ladder")))
         except SpecError as error:
             raise StoreError(
-                f"{self._files.path('ladder.json')} is not what this version declares ({error}): read it "
-                "with the version that made it, or restore it from a copy"
+                f"{self._files.path('ladder.json')} is damaged or of another version ({error}): restore it "
+                "from a copy, or read it with the version that made it"
             ) from None
 
     def runs(self) -> list[RunRecord]:

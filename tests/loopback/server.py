@@ -1,7 +1,8 @@
 """A W&B service on this machine, for the real client: it keeps what is sent and can be made to fail.
 
 It answers what wandb 0.31 asks when a run is begun, resumed, logged to, alerted, finished and read back.
-`python -m tests.loopback.server` runs one until it is killed and prints its address.
+`python -m tests.loopback.server` prints the address of one that lives as long as its standard input. A line
+there sets its health, or names a run by its id and is answered by the run's rows as a line of JSON.
 """
 
 import gzip
@@ -281,4 +282,10 @@ def _handler(service: Loopback) -> type[BaseHTTPRequestHandler]:
 if __name__ == "__main__":
     with Loopback() as running:
         print(running.url, KEY, flush=True)
-        sys.stdin.read()
+        for line in sys.stdin:
+            command = line.strip()
+            if command in ("up", "dead", "stuck"):
+                running.health = command
+            else:
+                run = running.runs.get(command)
+                print(json.dumps(run.rows if run else []), flush=True)

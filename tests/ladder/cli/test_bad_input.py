@@ -33,8 +33,10 @@ def experiment(tmp_path):
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch):
+def surroundings(monkeypatch):
     monkeypatch.setattr("ladder.planning.CALIBRATION_S", 0.05)
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")  # else `run` sets them, and they stay
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "of-this-test")
 
 
 def child(*words, **options):
@@ -126,8 +128,6 @@ LADDER = LADDER.replace(target=Rung(name="target", run=run, resources=Resources(
 def test_a_wrong_token_is_said_before_anything_starts(
     name, value, message, tmp_path, experiment, said, monkeypatch
 ):
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "of-this-test")  # what the verb sets is put back afterwards
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv(name, value)
     one_line(*said("run", experiment(), "--store", tmp_path / "store", "--json"), message, "run")
     assert not (tmp_path / "store").exists()

@@ -23,6 +23,8 @@ def cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """The user's own cache, where the corpus is already built or will be."""
     monkeypatch.delenv("LADDER_CACHE", raising=False)
     monkeypatch.delenv("XLA_FLAGS", raising=False)  # workers set their own
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # the user's own cluster, gone: ours is another
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "x")
 
 
 def command(store: Path) -> list[str]:

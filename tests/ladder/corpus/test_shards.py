@@ -2,12 +2,14 @@
 
 import json
 import multiprocessing
+import re
 
 import numpy as np
 import pytest
 
 from ladder import DataSpec, Phase, Source
 from ladder.corpus import CorpusError, build, check_declared, open_corpus, shards
+from ladder.corpus.sources import content_hash, place
 
 WORDS = ["alpha", "Größe", "漢字", "def f(x):", "return", "  indented", "\n", "a longer stretch of words"]
 
@@ -151,6 +153,18 @@ def test_a_split_that_leaves_a_side_empty_is_refused(data, where, tmp_path):
     with pytest.raises(CorpusError, match=r"'left'.*left.txt has 1 documents and held_out=0.2.*form feed"):
         build(data, 257, where, quiet)
     assert [path for path in where.iterdir() if path.is_dir()] == []
+
+
+@pytest.mark.parametrize("held_out", [0.001, 0.49])
+def test_the_share_that_the_error_names_leaves_text_on_both_sides(held_out, data, where, tmp_path):
+    words = [f"document {n}" for n in range(100)]
+    places = {word: place(content_hash(word)) for word in words}
+    side = [word for word in words if (0.05 < places[word] < 0.45)]
+    (tmp_path / "left.txt").write_text("\f".join(side[:5]))
+    with pytest.raises(CorpusError, match=r"use held_out=0\.\d+; give more") as error:
+        build(data.replace(held_out=held_out), 257, where, quiet)
+    named = float(re.search(r"use held_out=([\d.]+)", str(error.value))[1])
+    assert build(data.replace(held_out=named), 257, where, quiet).sha256
 
 
 def test_a_domain_that_is_not_there_names_those_that_are(data, where):
