@@ -33,4 +33,4 @@ def waves(ladder: Ladder) -> tuple[tuple[Rung, ...], ...]:
 
 def gate_file(rung: str) -> str:
     """Where a rung's prediction lies in the store."""
-    return f"gates/{rung}.json"
+    return f"gates/{rung}/prediction.json"
