@@ -206,7 +206,7 @@ def end_with(parent: int) -> None:
     Ray's workers see that they are orphans when process 1 adopts them. Where another one does (systemd of a
     user's session, the init of some containers) they would live on, and train, and hold their memory.
     """
-    while os.getppid() != 1:
+    while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)
 
