@@ -106,7 +106,7 @@ def plan(ladder: Ladder, *, calibrate: bool = True) -> Plan:
         seconds,
         tuple(_warnings(runs)),
         tuple(_problems(asked, peak, cpus, memory)),
-        tuple(_elsewhere(asked)),
+        tuple(filter(None, (not_here(run.run, resources) for run, resources in asked))),
     )
 
 
@@ -267,15 +267,16 @@ def _problems(asked: list[tuple[PlannedRun, Resources]], peak: int, cpus: int, m
         )
 
 
-def _elsewhere(asked: list[tuple[PlannedRun, Resources]]) -> Iterator[str]:
-    for run, resources in asked:
-        if not is_local(resources):
-            wanted = [f"gpus={resources.gpus}"] * bool(resources.gpus)
-            wanted += [f"custom={dict(resources.custom)}"] * bool(resources.custom)
-            yield (
-                f"{run.run} asks for Resources({', '.join(wanted)}), the local cluster has processors only: "
-                "`ladder run` refuses it here"
-            )
+def not_here(run: str, resources: Resources) -> str:
+    """Why a local cluster has no place for a run, whatever its size; empty when it has."""
+    if is_local(resources):
+        return ""
+    wanted = [f"gpus={resources.gpus}"] * bool(resources.gpus)
+    wanted += [f"custom={dict(resources.custom)}"] * bool(resources.custom)
+    return (
+        f"{run} asks for Resources({', '.join(wanted)}), the local cluster has processors only: "
+        "`ladder run` refuses it here"
+    )
 
 
 LEGEND = (

@@ -28,7 +28,7 @@ BATCH_ROWS = {
     24: 8,
     32: 12,
 }  # grows as the active parameters do: about as many steps in each run
-TOKENS_PER_ACTIVE = 200
+TOKENS_PER_ACTIVE = 300
 
 
 def make_text(path: Path) -> None:

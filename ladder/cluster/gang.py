@@ -9,11 +9,12 @@ which need a fresh worker process of their own.
 import logging
 import os
 import re
-import secrets
+import threading
 import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ladder.cluster.authentication import choose_authentication
 from ladder.cluster.distributed import Place, free_port
 from ladder.cluster.failures import Death, Raised
 from ladder.cluster.signals import held_back
@@ -63,8 +64,7 @@ class RayCluster:
     """A local Ray cluster with the processors that this process may use."""
 
     def __init__(self) -> None:
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray keeps a file in HOME
+        choose_authentication()
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         import ray
         import ray.exceptions
@@ -73,9 +73,8 @@ class RayCluster:
         self._ray = ray
         self._free = sorted(os.sched_getaffinity(0))
         self.cpus = len(self._free)
-        with (
-            held_back()
-        ):  # in the middle of it Ctrl-C crashed the interpreter; and Ray takes SIGTERM for itself
+        # Ctrl-C in the middle of it crashed the interpreter (Ray 2.60), and it takes SIGTERM for itself
+        with held_back():
             ray.init(
                 "local",  # never one that happens to run here
                 num_cpus=self.cpus,
@@ -201,11 +200,23 @@ def environment(job: Job) -> dict[str, str]:
     return {"XLA_FLAGS": " ".join(flags), "OMP_NUM_THREADS": str(threads), "JAX_PLATFORMS": "cpu"}
 
 
+def end_with(parent: int) -> None:
+    """End this process when its parent has ended.
+
+    Ray's workers see that they are orphans when process 1 adopts them. Where another one does (systemd of a
+    user's session, the init of some containers) they would live on, and train, and hold their memory.
+    """
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
 class _Host:
     """One member of a run's gang, inside a Ray actor."""
 
     def __init__(self, job: dict, rank: int, cores: list[int]):
         os.sched_setaffinity(0, cores)
+        threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
         self._job, self._rank = Job(**job), rank
         self._work = Work(self._job)
 

@@ -16,10 +16,12 @@ from ladder.cluster.signals import held_back
 from ladder.cluster.texts import Text, key, text_of
 from ladder.cluster.work import LOOK_S, BackendLost, Ended, Job, seen_by
 from ladder.corpus.remote import fetch
+from ladder.planning import not_here
 from ladder.spec import Resources, RunSpec
 from ladder.store import RunRecord, Store, StoreError, notes, provenance
 from ladder.store.process import this_process
 from ladder.train.data import Batches
+from ladder.values import SpecError
 
 PATIENCE_S = 0.5  # how long one look at the running launches lasts
 STALL_S = 600.0  # without a completed step; a compilation counts
@@ -146,6 +148,8 @@ class Training:
         if not waiting:
             self.say(f"{', '.join(launch.run for launch in launches)}: finished before, skipped")
             return
+        if reasons := list(filter(None, (not_here(each.run, each.resources) for each in waiting))):
+            raise SpecError("; ".join(reasons))
         if not self._has_backend:
             self.say("starting the cluster; a run first compiles for some seconds")
         for launch in waiting:
@@ -188,6 +192,8 @@ class Training:
     def _backend(self) -> Backend:
         try:
             return self._make_backend()
+        except SpecError:
+            raise
         except Exception as error:
             first = next(iter(str(error).strip().splitlines()), "")
             raise RunFailed(f"the cluster did not start: {type(error).__name__}: {first}") from error

@@ -3,6 +3,8 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,6 +72,24 @@ def test_a_port_that_is_taken_is_said_and_is_infrastructure(occupant: str) -> No
         with pytest.raises(ConnectionError, match=r"rank 0 of 2 at .* taken meanwhile .*in use") as error:
             join(Place(0, 2, f"127.0.0.1:{taken.getsockname()[1]}"), 2)
     assert explain((), (seen_by(error.value),), None, None).kind == "infrastructure"
+
+
+ORPHAN = """
+import ctypes, os, subprocess, sys
+ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans are adopted here, as in a user's session
+worker = "import os; from ladder.cluster.gang import end_with as end; print(os.getpid(), flush=True); "
+worker += "end(os.getppid())"
+raylet = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {worker!r}])"
+parent = subprocess.Popen([sys.executable, "-c", raylet], stdout=subprocess.PIPE)
+pid = int(parent.stdout.readline())
+parent.kill()
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_a_worker_ends_with_its_raylet_whoever_adopts_it() -> None:
+    done = subprocess.run([sys.executable, "-c", ORPHAN], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["1"], done.stderr
 
 
 @pytest.fixture(scope="module")

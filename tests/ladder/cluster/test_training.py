@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ladder import Ladder, Store
+from ladder import Ladder, Resources, SpecError, Store
 from ladder.cluster import training
 from ladder.cluster.failures import BUDGETS, Budget
 from ladder.cluster.training import RunFailed, RunStopped, Training
@@ -269,6 +269,14 @@ def test_what_a_leftover_has_finished_is_not_started_again(store: Store, launche
     backend = Scripted(script)
     trained(store, backend, launches[:1], show=finish)
     assert backend.starts == ["w8"] and launches[0].state == "finished"
+
+
+def test_what_no_local_cluster_has_is_refused_before_one_is_made(store: Store, launches: list) -> None:
+    launches[1].resources = Resources(gpus=1)
+    with pytest.raises(
+        SpecError, match=r"w16 asks for Resources\(gpus=1\), the local cluster has processors"
+    ):
+        Training(store, Unreachable, lambda _: None, lambda _: None).finish(launches)
 
 
 def test_a_cluster_that_does_not_start_is_one_line(store: Store, launches: list) -> None:
