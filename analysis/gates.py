@@ -63,8 +63,8 @@ class Held:
 def predict(
     store: Store, rung: Rung, below: Sequence[Rung], regime: Mapping[str, str] | None = None
 ) -> Forecast:
-    """Freeze the prediction of `rung` from the finished runs of the rungs `below`, unless it is frozen already:
-    then that one. Raises AnalysisError (what the rungs cannot carry), ForecastFileError."""
+    """Freeze the prediction of `rung` from the finished runs of the rungs `below`; one that is frozen already
+    stays. Raises AnalysisError (what the rungs cannot carry), ForecastFileError."""
     name = gate_file(rung.name)
     if not store.exists(name):
         found = fit(store.evals(names=[run for each in below for run, _ in each.runs]))

@@ -98,8 +98,9 @@ def plan(ladder: Ladder, *, calibrate: bool = True) -> Plan:
     )
     cpus, memory = len(os.sched_getaffinity(0)), machine_memory()
     asked = [(run, rung.resources) for rung in ladder.everything for run in runs if run.rung == rung.name]
-    together = [{rung.name for rung in wave} for wave in (*waves(ladder), (ladder.target,)) if wave[0]]
-    peak, seconds = placed([[item for item in asked if item[0].rung in wave] for wave in together], cpus)
+    last = ((ladder.target,),) if ladder.target else ()
+    names = [{rung.name for rung in wave} for wave in (*waves(ladder), *last)]
+    peak, seconds = placed([[item for item in asked if item[0].rung in wave] for wave in names], cpus)
     return Plan(
         ladder.name,
         runs,

@@ -113,25 +113,22 @@ def run_ladder(
 
 
 def _finish_rungs(ladder: Ladder, store: Store, training: Training, gated: bool) -> None:
-    """Wave after wave; what is predicted is frozen before its wave starts, and judged when it has ended."""
+    """Wave after wave; a gated rung is predicted before it starts, and judged when it has ended."""
     below: list[Rung] = []
     for wave in waves(ladder):
         if below:
             _predict(wave[0], below, store, training)
         training.finish([launch for rung in wave for launch in launches(rung)])
         if below:
-            _judge(
-                next(held for held in held_against(store, ladder) if held.rung == wave[0].name),
-                store,
-                training,
-                gated,
-            )
+            held = {held.rung: held for held in held_against(store, ladder)}
+            _judge(held[wave[0].name], store, training, gated)
         below += wave
 
 
 def _predict(rung: Rung, below: list[Rung], store: Store, training: Training) -> None:
-    known = store.exists(gate_file(rung.name))
-    if not known and any(store.run(run).begun for run, _ in rung.runs):
+    if store.exists(gate_file(rung.name)):
+        return
+    if any(store.run(run).begun for run, _ in rung.runs):
         training.say(f"gate: {rung.name} began without a prediction, so it is not held against one")
         return
     try:
@@ -139,7 +136,9 @@ def _predict(rung: Rung, below: list[Rung], store: Store, training: Training) ->
     except AnalysisError as error:
         training.say(f"gate: {rung.name} is not predicted: {error}")
         return
-    predict(store, rung, below, _regime(rung, training))
+    frozen = predict(store, rung, below, _regime(rung, training))
+    names = ", ".join(each.name for each in below)
+    training.say(f"gate: {rung.name} is predicted from {names}, before it starts: {_band(frozen)}")
 
 
 def _judge(held: Held, store: Store, training: Training, gated: bool) -> None:
