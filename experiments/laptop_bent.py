@@ -6,12 +6,12 @@ a rung, which is the fast first fall of the loss. That trial fitted its four run
 of d 88 (8.9x the compute) and missed it by 6.8 %, with every band: its local exponents were .122, .117 and
 .106 up to d 48, and .069 and .059 beyond.
 
-A clean fit is no evidence for a forecast, and neither is a passed gate inside the same regime. By today's law
-on the trial's losses (tests/analysis/test_gates.py): d 40 lands .6 % below its prediction and d 48 on it, both
-inside their gates; no rung is an outlier when left out; the floor E only drifts from .84 to .77. What tells is
-a rung beyond the break: d 64, predicted from these four, lands 3.3 % above its prediction and outside its 99 %
-band. `ladder plan` proposes that very rung, "above d48", since it would narrow the band most; with it, and the
-default gate, the ladder stops before d 88 is paid for.
+A clean fit is no evidence for a forecast, and neither is a gate passed on this side of the break. By
+today's law on the trial's losses (tests/analysis/test_gates.py): d 40 lands .6 % below its prediction and d
+48 on it, both inside their gates; no rung is an outlier when left out; the floor E only drifts from .84 to
+.77. What tells is a rung beyond the break: d 64, predicted from these four, landed 3.3 % above its
+prediction and outside its 99 % band. `ladder plan` proposes that very rung, "above d48", since it would
+narrow the band most; with it the gate would have stopped the ladder before d 88 was paid for.
 
 What differs from the trial: no token is dropped (drops fell with size, from 3.7 to .3 %, and so were part of
 the bend), ShortConv of two taps stands in for the previous token mixed into the attention's input, and losses
