@@ -324,7 +324,11 @@ def _render(plan: Plan) -> str:
             _duration(run.seconds),
         )
     flops = _flops(sum(run.flops for run in plan.runs))
-    time = "" if plan.seconds is None else f", about {_duration(plan.seconds)} on this machine, side by side"
+    time = (
+        ""
+        if plan.seconds is None
+        else f", about {_duration(plan.seconds)} on this machine, as `ladder run` places them"
+    )
     title = f"{plan.name}: {len(plan.runs)} runs, {flops} FLOPs{time}"
     notes = [
         f"{kind}: {text}"

@@ -117,15 +117,14 @@ def _finish_rungs(ladder: Ladder, store: Store, training: Training, gated: bool)
     below: list[Rung] = []
     for wave in waves(ladder):
         if below:
-            _predict(wave[0], below, store, training)
+            _predict(ladder, wave[0], below, store, training)
         training.finish([launch for rung in wave for launch in launches(rung)])
         if below:
-            held = {held.rung: held for held in held_against(store, ladder)}
-            _judge(held[wave[0].name], store, training, gated)
+            _judge(_held(ladder, wave[0], store), store, training, gated)
         below += wave
 
 
-def _predict(rung: Rung, below: list[Rung], store: Store, training: Training) -> None:
+def _predict(ladder: Ladder, rung: Rung, below: list[Rung], store: Store, training: Training) -> None:
     if store.exists(gate_file(rung.name)):
         return
     if any(store.run(run).begun for run, _ in rung.runs):
@@ -136,16 +135,23 @@ def _predict(rung: Rung, below: list[Rung], store: Store, training: Training) ->
     except AnalysisError as error:
         training.say(f"gate: {rung.name} is not predicted: {error}")
         return
-    frozen = predict(store, rung, below, _regime(rung, training))
-    names = ", ".join(each.name for each in below)
-    training.say(f"gate: {rung.name} is predicted from {names}, before it starts: {_band(frozen)}")
+    predict(store, rung, below, _regime(rung, training))
+    held = _held(ladder, rung, store)
+    training.say(f"gate: {held}, frozen before it starts, sha256 {str(held.sha256)[:12]}")
+
+
+def _held(ladder: Ladder, rung: Rung, store: Store) -> Held:
+    return next(held for held in held_against(store, ladder) if held.rung == rung.name)
 
 
 def _judge(held: Held, store: Store, training: Training, gated: bool) -> None:
+    if held.median is None:  # said before it started
+        return
     training.say(f"gate: {held}")
-    if not held.outside or held.overruled:
-        if held.overruled:
-            training.say(f"gate: {held.rung} was overruled before (--no-gate), so the ladder goes on")
+    if not held.outside:
+        return
+    if held.overruled:
+        training.say(f"gate: {held.rung} was overruled before (--no-gate), so the ladder goes on")
         return
     if not gated:
         overrule(store, held)

@@ -59,7 +59,7 @@ def test_every_rung_from_the_third_on_is_predicted_from_the_smaller_ones_before_
         frozen = Forecast.load(store.path(f"gates/{rung}/prediction.json"))
         assert frozen.run == rung and {row["run"] for row in frozen.payload["evals"]} == below
         assert frozen.regime["recipe"] == store.run(rung).spec.fingerprint
-        predicted = next(k for k, line in enumerate(said) if f"{rung} is predicted from" in line)
+        predicted = next(k for k, line in enumerate(said) if f"gate: {rung} is predicted inside" in line)
         landed = next(k for k, line in enumerate(said) if f"gate: {rung} landed at" in line)
         assert predicted < landed and frozen.sha256[:12] in said[predicted]
     assert [(gate["rung"], gate["word"], gate["overruled"]) for gate in result.gates] == [
