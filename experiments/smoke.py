@@ -4,7 +4,7 @@ Its runs are far too short to say anything about scaling (the loss is in its fir
 not the forecast.
 """
 
-from ladder import EvalSpec, Ladder, Rung, RunSpec
+from ladder import EvalSpec, Ladder, ParallelSpec, Resources, Rung, RunSpec
 from ladder.recipe import laptop
 
 
@@ -17,6 +17,10 @@ def short(width: int) -> RunSpec:
 LADDER = Ladder(
     name="smoke",
     rungs=tuple(Rung(name=f"d{width}", run=short(width)) for width in (16, 24, 32)),
-    target=Rung(name="d48", run=short(48)),
+    target=Rung(
+        name="d48",
+        run=short(48).replace(parallel=ParallelSpec(data=2, micro_batch_rows=4)),
+        resources=Resources(cpus=2),
+    ),
     gate=None,  # in its first fall a loss is on no law
 )
