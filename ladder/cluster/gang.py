@@ -6,6 +6,7 @@ before ray is imported; `num_cpus` binds nothing, so a run is held to its cores 
 which need a fresh worker process of their own.
 """
 
+import contextlib
 import logging
 import os
 import re
@@ -21,6 +22,7 @@ from ladder.cluster.signals import held_back
 from ladder.cluster.work import BackendLost, Ended, Job, Work
 
 START_S = 120  # an actor that is not up by then says so instead of waiting for ever
+PEEK_S = 0.5  # for all runs together
 LAST_WORDS_S = 5.0  # for the members of a failed gang to say what they met; most just hang, and are killed
 
 
@@ -162,16 +164,15 @@ class RayCluster:
             self._free = sorted(self._free + gang.cores)
 
     def peek(self) -> dict[str, dict]:
-        asked = {run: gang.actors[0].peek.remote() for run, gang in self._gangs.items()}
+        asked = {gang.actors[0].peek.remote(): run for run, gang in self._gangs.items()}
+        if not asked:
+            return {}
+        # an actor that is still starting, or has just died, has nothing to show: the bar stays as it is
+        ready, _ = self._ray.wait(list(asked), num_returns=len(asked), timeout=PEEK_S)
         seen = {}
-        for run, reference in asked.items():
-            # an actor that is still starting, or has just died, has nothing to show: the bar stays as it is
-            ready, _ = self._ray.wait([reference], timeout=0.5)
-            if ready:
-                try:
-                    seen[run] = self._ray.get(reference)
-                except self._ray.exceptions.RayError:
-                    continue
+        for reference in ready:
+            with contextlib.suppress(self._ray.exceptions.RayError):
+                seen[asked[reference]] = self._ray.get(reference)
         return seen
 
     def stop(self) -> None:

@@ -77,8 +77,8 @@ def test_a_port_that_is_taken_is_said_and_is_infrastructure(occupant: str) -> No
 ORPHAN = """
 import ctypes, os, subprocess, sys
 ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans are adopted here, as in a user's session
-worker = "import os; from ladder.cluster.gang import end_with as end; print(os.getpid(), flush=True); "
-worker += "end(os.getppid())"
+worker = "import os; from ladder.cluster.gang import end_with; parent = os.getppid(); "
+worker += "print(os.getpid(), flush=True); end_with(parent)"  # the parent is known before it is killed
 raylet = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {worker!r}])"
 parent = subprocess.Popen([sys.executable, "-c", raylet], stdout=subprocess.PIPE)
 pid = int(parent.stdout.readline())
