@@ -33,7 +33,8 @@ RESULT = "result.json"
 class Result:
     """What a ladder came to: the target's final loss beside the frozen 90 % band, and the monitor's word.
 
-    lo90, hi90 and inside are None where the target is too far beyond the rungs for a band.
+    Losses are in `unit`: nats/token or bits/byte. lo90, hi90 and inside are None where the target is too far
+    beyond the rungs for a band.
     """
 
     target_loss: float
@@ -41,6 +42,7 @@ class Result:
     lo90: float | None
     hi90: float | None
     inside: bool | None
+    unit: str
     state: str
     forecast_sha256: str
     report: str
@@ -128,14 +130,16 @@ def freeze(found: ScalingFit, target: Rung, store: Store, training: Training) ->
     }
     fresh = forecast(found, pd.DataFrame(eval_points(target.run, target.name)), regime=regime)
     fresh.save(store.path(FORECAST))
-    training.say(f"forecast of {target.name}, frozen before it starts: {_band(fresh)}")
+    training.say(
+        f"forecast of {target.name}, frozen before it starts: {_band(fresh, target.run.evaluation.measured_in)}"
+    )
     return fresh
 
 
-def _band(frozen: Forecast) -> str:
+def _band(frozen: Forecast, unit: str) -> str:
     last = frozen.frame(levels=(0.9,)).iloc[-1]
     band = "no band" if frozen.point_only else f"90 % band {last['lo90']:.4f} to {last['hi90']:.4f}"
-    return f"{last['median']:.4f}, {band}, sha256 {frozen.sha256[:12]}"
+    return f"{last['median']:.4f} {unit}, {band}, sha256 {frozen.sha256[:12]}"
 
 
 def _result(target: Rung, store: Store, frozen: Forecast, report: str, wall_s: float) -> Result:
@@ -150,6 +154,7 @@ def _result(target: Rung, store: Store, frozen: Forecast, report: str, wall_s: f
         lo90=lo,
         hi90=hi,
         inside=None if lo is None or hi is None else lo <= loss <= hi,
+        unit=target.run.evaluation.measured_in,
         state=verdicts[-1] if verdicts else "normal",
         forecast_sha256=frozen.sha256,
         report=report,

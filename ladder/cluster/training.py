@@ -161,9 +161,10 @@ class Training:
         failed = [launch for launch in launches if launch.state != "finished"]
         if failed:
             stopped = all(launch.by_monitor for launch in failed)
-            raise (RunStopped if stopped else RunFailed)(
-                "; ".join(f"{launch.run} {launch.state}: {launch.reason}" for launch in failed)
-            )
+            told = "; ".join(f"{launch.run} {launch.state}: {launch.reason}" for launch in failed)
+            asked = all(launch.state == "stopped" and not launch.by_monitor for launch in failed)
+            told += "; the same command goes on from here" if asked else ""
+            raise (RunStopped if stopped else RunFailed)(told)
 
     def text(self, spec: RunSpec) -> Text:
         """The token shards of a run, found or built once for each different text and vocabulary."""
@@ -313,7 +314,7 @@ class Training:
 
     def _leave(self, running: dict[str, Launch]) -> None:
         """Ask what runs to checkpoint, and wait for it; what does not answer is killed."""
-        self.say("stopping: every run writes a checkpoint first")
+        self.say("stopping: every run writes a checkpoint first; one that compiles, after that")
         backend = self._backend
         backend.stop()
         until = time.monotonic() + LEAVE_S
