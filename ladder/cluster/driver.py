@@ -130,9 +130,8 @@ def freeze(found: ScalingFit, target: Rung, store: Store, training: Training) ->
     }
     fresh = forecast(found, pd.DataFrame(eval_points(target.run, target.name)), regime=regime)
     fresh.save(store.path(FORECAST))
-    training.say(
-        f"forecast of {target.name}, frozen before it starts: {_band(fresh, target.run.evaluation.measured_in)}"
-    )
+    told = _band(fresh, target.run.evaluation.measured_in)
+    training.say(f"forecast of {target.name}, frozen before it starts: {told}")
     return fresh
 
 
