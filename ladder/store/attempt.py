@@ -72,7 +72,7 @@ class Attempt:
         if step > self._whole:
             raise StoreError(
                 f"{self._files.path(self._run)} has a checkpoint of step {step}, but its rows are whole only "
-                f"to step {self._whole}: restore its attempts from a copy, or delete it to train the run again"
+                f"to step {self._whole}: restore its attempts, or delete it to train the run again"
             )
         self._resumed_from = self._last["step"] = step
         kind, detail = ("start", "") if self.number == 1 else ("restart", f"from step {step}")
