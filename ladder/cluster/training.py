@@ -127,9 +127,9 @@ class Training:
             record = self._record(launch)
             status = record.status()
             if status["state"] == "finished":
-                if status["step"] != launch.spec.steps:
+                if (whole := record.whole()) != launch.spec.steps:
                     raise StoreError(
-                        f"{launch.run} finished, but its rows end at step {status['step']} of "
+                        f"{launch.run} finished, but its rows are whole only to step {whole} of "
                         f"{launch.spec.steps}: restore {record.folder} from a copy, or delete it to train "
                         "the run again"
                     )
