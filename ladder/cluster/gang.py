@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ladder.cluster.authentication import choose_authentication
-from ladder.cluster.distributed import Place, free_port
+from ladder.cluster.distributed import Place, check_loopback, free_port
 from ladder.cluster.failures import Death, Raised
 from ladder.cluster.signals import held_back
 from ladder.cluster.work import BackendLost, Ended, Job, Work
@@ -67,6 +67,7 @@ class RayCluster:
 
     def __init__(self) -> None:
         choose_authentication()
+        check_loopback()
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         import ray
         import ray.exceptions

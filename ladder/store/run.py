@@ -65,7 +65,7 @@ class RunRecord:
                 self.files.put(name, text)  # left by one that never opened its attempt: it binds nobody
         if self._state(self.attempts())[0] == "finished":
             raise StoreError(f"run {self.id!r} in {self.folder} is finished: read it, or use another store")
-        return Attempt(self.files, self._folder, provenance, self.whole())
+        return Attempt(self.files, self._folder, provenance, self.whole)
 
     def _same(self, stored: str, spec: RunSpec) -> None:
         if stored != spec.fingerprint:
