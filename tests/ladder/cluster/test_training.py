@@ -164,7 +164,7 @@ def test_a_run_that_was_asked_to_stop_is_not_tried_again(store: Store, launches:
     def script(job, life):
         return endless(job, life) if job.run == "w8" else finishes(job, life)
 
-    with pytest.raises(RunFailed, match="^w8 stopped: asked to stop; the same command goes on") as stopped:
+    with pytest.raises(RunFailed, match=r"^w8 stopped: asked to stop; the same command goes on") as stopped:
         trained(store, Scripted(script), launches, show=ask)
     assert stopped.value.exit_code == 1  # 3 is the monitor's
     assert store.run("w16").status()["state"] == "finished"
@@ -196,7 +196,7 @@ def test_a_queued_run_that_was_asked_to_stop_is_not_started_but_later_it_is(
     notes.ask_to_stop(store.files, "w8", 1)  # from before: not meant for this driver
     with pytest.raises(
         RunFailed,
-        match="^w16 stopped: asked to stop before it was started; the same",
+        match=r"^w16 stopped: asked to stop before it was started; the same",
     ):
         trained(store, backend, wide, show=lambda _: notes.ask_to_stop(store.files, "w16", 1))
     assert backend.starts == ["w8"]
