@@ -22,7 +22,6 @@ from ladder.cluster.signals import held_back
 from ladder.cluster.work import BackendLost, Ended, Job, Work
 
 START_S = 120  # an actor that is not up by then says so instead of waiting for ever
-PEEK_S = 0.5  # for all runs together
 LAST_WORDS_S = 5.0  # for the members of a failed gang to say what they met; most just hang, and are killed
 
 
@@ -39,6 +38,7 @@ class _Gang:
     deaths: list[Death] = field(default_factory=list)
     raised: list[Raised] = field(default_factory=list)
     until: float = float("inf")  # when a failed gang is not waited for any more; monotonic seconds
+    asked: Any = None  # reference of the last question where it stands
 
     def heard(self, rank: int, met: Ended | Death) -> None:
         if isinstance(met, Death):
@@ -165,15 +165,15 @@ class RayCluster:
             self._free = sorted(self._free + gang.cores)
 
     def peek(self) -> dict[str, dict]:
-        asked = {gang.actors[0].peek.remote(): run for run, gang in self._gangs.items()}
-        if not asked:
-            return {}
-        # an actor that is still starting, or has just died, has nothing to show: the bar stays as it is
-        ready, _ = self._ray.wait(list(asked), num_returns=len(asked), timeout=PEEK_S)
+        """What the runs have answered since the last look; one that is starting holds nobody up."""
         seen = {}
-        for reference in ready:
-            with contextlib.suppress(self._ray.exceptions.RayError):
-                seen[asked[reference]] = self._ray.get(reference)
+        for run, gang in self._gangs.items():
+            gang.asked = gang.asked or gang.actors[0].peek.remote()
+            ready, _ = self._ray.wait([gang.asked], timeout=0)
+            if ready:
+                with contextlib.suppress(self._ray.exceptions.RayError):  # it has just died
+                    seen[run] = self._ray.get(gang.asked)
+                gang.asked = gang.actors[0].peek.remote()
         return seen
 
     def stop(self) -> None:
