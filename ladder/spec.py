@@ -149,6 +149,11 @@ class EvalSpec(Value):
     loss_per: Literal["token", "byte"] = "token"  # nats per token, or bits per byte of text
     unit: Literal["nats/token", "bits/byte", "other"] = "nats/token"  # which prior the forecast uses
 
+    @property
+    def measured_in(self) -> str:
+        """The unit in which losses are measured; `unit` may name another prior."""
+        return "bits/byte" if self.loss_per == "byte" else "nats/token"
+
 
 class ParallelSpec(Value):
     """How a step is laid out. Dropless, so it changes no number beyond rounding: not part of the identity."""

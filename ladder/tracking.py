@@ -232,7 +232,7 @@ def _reaching() -> Iterator[None]:
     try:
         yield
     except Exception as error:  # wandb raises its own errors, usage errors, time-outs, OS errors
-        raise Unreachable(f"W&B cannot be reached: {' '.join(str(error).split())}") from error
+        raise Unreachable(f"W&B does not take the run: {' '.join(str(error).split())}") from error
 
 
 def project() -> str:

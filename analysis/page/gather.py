@@ -21,7 +21,7 @@ from analysis.monitor import STATES, declared_events
 from analysis.page.series import decimate
 from analysis.page.words import headline, missing
 from ladder.accounting import active_parameters, parameters, scaling_flops
-from ladder.spec import Ladder, RunSpec
+from ladder.spec import Ladder
 from ladder.store import RunRecord, Store
 
 FORECAST = "forecast.json"
@@ -61,7 +61,7 @@ def gather(store: Store) -> dict[str, Any]:
             "name": declared.name,
             "hypothesis": declared.hypothesis.model_dump(mode="json") if declared.hypothesis else None,
         },
-        "unit": unit_of(declared.everything[0].run),
+        "unit": declared.everything[0].run.evaluation.measured_in,
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "version": ladder.__version__,
     }
@@ -75,11 +75,6 @@ def gather(store: Store) -> dict[str, Any]:
     data["missing"] = missing(data, problem, doubt)
     data["headline"] = headline(data)
     return data
-
-
-def unit_of(run: RunSpec) -> str:
-    """The unit in which the evaluation loss is measured (spec.evaluation.unit only names a prior)."""
-    return "bits/byte" if run.evaluation.loss_per == "byte" else "nats/token"
 
 
 def _forecast(store: Store) -> tuple[dict[str, Any] | None, str]:

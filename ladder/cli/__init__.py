@@ -68,7 +68,7 @@ def run_verb(options: argparse.Namespace) -> int:
             warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
             code = import_module(f"ladder.cli.{options.verb}").main(options)
     except KeyboardInterrupt:
-        line, code = "stopped by Ctrl-C; the same command goes on from here", 1
+        line, code = "stopped; the same command goes on from here", 1
         print(line, file=sys.stderr)
     except Exception as error:
         line, code = explain(error)

@@ -90,8 +90,7 @@ def describe(launch: "Launch", brief: bool = False) -> str:
     if "train_ce" in seen and not (brief and "eval_loss" in seen):
         parts.append(f"train {seen['train_ce']:.3f} nats/token")
     if "eval_loss" in seen:
-        unit = "bits/byte" if launch.spec.evaluation.loss_per == "byte" else "nats/token"
-        parts.append(f"eval {seen['eval_loss']:.3f} {unit}")
+        parts.append(f"eval {seen['eval_loss']:.3f} {launch.spec.evaluation.measured_in}")
     if "off_forecast" in seen:
         parts.append(f"{seen['off_forecast']:+.2%}{'' if brief else ' from the forecast'}")
     return " ".join(parts).removeprefix("step ") if brief else "  ".join(parts)

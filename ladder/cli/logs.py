@@ -1,6 +1,7 @@
 """ladder logs STORE RUN: what a run's attempts have written, row by row; with -f until it has ended."""
 
 import argparse
+import sys
 import time
 
 from ladder.store import RunRecord, Store
@@ -23,6 +24,9 @@ def main(options: argparse.Namespace) -> int:
     store = Store(options.store)
     record = store.run(options.run)
     tail = Tail(record)
+    if record.status()["state"] == "queued":
+        waiting = "nobody drives it" if store.driver() is None else "its driver has not started it yet"
+        print(f"{record.id} is queued: {waiting}, nothing is written", file=sys.stderr)
     try:
         while True:
             over = not options.follow or ended(store, record)  # asked first: the look then sees the end

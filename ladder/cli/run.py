@@ -85,7 +85,7 @@ def _cluster():
 
 def verdict(result: "Result") -> str:
     """The outcome in words."""
-    landed = f"target loss {result.target_loss:.4f}, forecast {result.median:.4f}"
+    landed = f"target loss {result.target_loss:.4f} {result.unit}, forecast {result.median:.4f}"
     if result.lo90 is not None and result.hi90 is not None:
         half = (result.hi90 - result.lo90) / 2 / result.median
         beyond = "BELOW (better than promised)" if result.target_loss < result.lo90 else "ABOVE"

@@ -28,10 +28,10 @@ def main(options: argparse.Namespace) -> int:
         raise SpecError(f"--wait {options.wait:g}: give seconds, 0 or more")
     store = Store(options.store)
     names = [record.id for record in store.runs()] if options.all else [store.run(options.run).id]
-    asked = {name: attempt for name in names if (attempt := ask(store, name))}
     driver = store.driver() if options.all else None
-    if driver:
+    if driver:  # first: it can let every run leave, also one whose record cannot be read
         notes.ask_driver_to_leave(store.files, driver)
+    asked = {name: attempt for name in names if (attempt := ask(store, name))}
     left = wait(store, asked, driver, options.wait)
     found = {name: store.run(name).status() | {"asked": name in asked} for name in names}
     if options.json:

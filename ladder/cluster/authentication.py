@@ -3,6 +3,7 @@
 import os
 import re
 import secrets
+import sys
 
 from ladder.values import SpecError
 
@@ -12,9 +13,15 @@ MODES = ("token", "disabled")
 def choose_authentication() -> None:
     """Set RAY_AUTH_MODE and RAY_AUTH_TOKEN where the environment does not; before ray is imported.
 
-    Raises SpecError for what the environment says and Ray cannot take: it would end this process without a
-    word about a token that is no HTTP header, and trust everybody in a mode that it does not know.
+    Raises SpecError when it is too late for that, and for what the environment says and Ray cannot take: it
+    would end this process without a word about a token that is no HTTP header, and trust everybody in a mode
+    that it does not know.
     """
+    if "ray" in sys.modules and not os.environ.get("RAY_AUTH_MODE"):
+        raise SpecError(
+            "ray was imported before a way to authenticate was chosen: set RAY_AUTH_MODE=token and "
+            "RAY_AUTH_TOKEN before the import, or leave the import to ladder"
+        )
     for name, own in (("RAY_AUTH_MODE", "token"), ("RAY_AUTH_TOKEN", secrets.token_hex(32))):
         if not os.environ.get(name):
             os.environ[name] = own  # of a token that is not given Ray keeps a file in HOME

@@ -24,6 +24,17 @@ def free_port() -> int:
         return found.getsockname()[1]
 
 
+def check_loopback() -> None:
+    """Raises ConnectionError when this machine does not reach itself: Ray would wait for ever."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=5).close()
+    except OSError as error:
+        raise ConnectionError(
+            f"127.0.0.1 does not answer ({error}): bring the loopback network up (ip link set lo up)"
+        ) from error
+
+
 def _listen(port: int) -> socket.socket:
     """Listen on every address of this host, as the coordinator will."""
     if socket.has_dualstack_ipv6():

@@ -36,8 +36,9 @@ RESULT = "result.json"
 class Result:
     """What a ladder came to: the target's final loss beside the frozen 90 % band, and the monitor's word.
 
-    lo90, hi90 and inside are None where the target is too far beyond the rungs for a band. gates: each gated
-    rung beside its prediction, in the fields of analysis.gates.Held.
+    Losses are in `unit`: nats/token or bits/byte. lo90, hi90 and inside are None where the target is too far
+    beyond the rungs for a band. gates: each gated rung beside its prediction, in the fields of
+    analysis.gates.Held.
     """
 
     target_loss: float
@@ -45,6 +46,7 @@ class Result:
     lo90: float | None
     hi90: float | None
     inside: bool | None
+    unit: str
     state: str
     forecast_sha256: str
     report: str
@@ -186,7 +188,8 @@ def freeze(found: ScalingFit, target: Rung, store: Store, training: Training) ->
     points = pd.DataFrame(eval_points(target.run, target.name))
     fresh = forecast(found, points, regime=_regime(target, training))
     fresh.save(store.path(FORECAST))
-    training.say(f"forecast of {target.name}, frozen before it starts: {_band(fresh)}")
+    told = _band(fresh, target.run.evaluation.measured_in)
+    training.say(f"forecast of {target.name}, frozen before it starts: {told}")
     return fresh
 
 
@@ -199,10 +202,10 @@ def _regime(rung: Rung, training: Training) -> dict[str, str]:
     }
 
 
-def _band(frozen: Forecast) -> str:
+def _band(frozen: Forecast, unit: str) -> str:
     last = frozen.frame(levels=(0.9,)).iloc[-1]
     band = "no band" if frozen.point_only else f"90 % band {last['lo90']:.4f} to {last['hi90']:.4f}"
-    return f"{last['median']:.4f}, {band}, sha256 {frozen.sha256[:12]}"
+    return f"{last['median']:.4f} {unit}, {band}, sha256 {frozen.sha256[:12]}"
 
 
 def _result(ladder: Ladder, store: Store, frozen: Forecast, report: str, wall_s: float) -> Result:
@@ -217,6 +220,7 @@ def _result(ladder: Ladder, store: Store, frozen: Forecast, report: str, wall_s:
         lo90=lo,
         hi90=hi,
         inside=None if lo is None or hi is None else lo <= loss <= hi,
+        unit=record.spec.evaluation.measured_in,
         state=verdicts[-1] if verdicts else "normal",
         forecast_sha256=frozen.sha256,
         report=report,

@@ -6,6 +6,7 @@ before ray is imported; `num_cpus` binds nothing, so a run is held to its cores 
 which need a fresh worker process of their own.
 """
 
+import contextlib
 import logging
 import os
 import re
@@ -15,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ladder.cluster.authentication import choose_authentication
-from ladder.cluster.distributed import Place, free_port
+from ladder.cluster.distributed import Place, check_loopback, free_port
 from ladder.cluster.failures import Death, Raised
 from ladder.cluster.signals import held_back
 from ladder.cluster.work import BackendLost, Ended, Job, Work
@@ -37,6 +38,7 @@ class _Gang:
     deaths: list[Death] = field(default_factory=list)
     raised: list[Raised] = field(default_factory=list)
     until: float = float("inf")  # when a failed gang is not waited for any more; monotonic seconds
+    asked: Any = None  # reference of the last question where it stands
 
     def heard(self, rank: int, met: Ended | Death) -> None:
         if isinstance(met, Death):
@@ -65,6 +67,7 @@ class RayCluster:
 
     def __init__(self) -> None:
         choose_authentication()
+        check_loopback()
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         import ray
         import ray.exceptions
@@ -162,16 +165,15 @@ class RayCluster:
             self._free = sorted(self._free + gang.cores)
 
     def peek(self) -> dict[str, dict]:
-        asked = {run: gang.actors[0].peek.remote() for run, gang in self._gangs.items()}
+        """What the runs have answered since the last look; one that is starting holds nobody up."""
         seen = {}
-        for run, reference in asked.items():
-            # an actor that is still starting, or has just died, has nothing to show: the bar stays as it is
-            ready, _ = self._ray.wait([reference], timeout=0.5)
+        for run, gang in self._gangs.items():
+            gang.asked = gang.asked or gang.actors[0].peek.remote()
+            ready, _ = self._ray.wait([gang.asked], timeout=0)
             if ready:
-                try:
-                    seen[run] = self._ray.get(reference)
-                except self._ray.exceptions.RayError:
-                    continue
+                with contextlib.suppress(self._ray.exceptions.RayError):  # it has just died
+                    seen[run] = self._ray.get(gang.asked)
+                gang.asked = gang.actors[0].peek.remote()
         return seen
 
     def stop(self) -> None:

@@ -20,19 +20,19 @@ def all_are_ctrl_c() -> Iterator[None]:
 def held_back() -> Iterator[Callable[[], bool]]:
     """Nothing in the with block is interrupted half done: a signal acts when the block has ended.
 
-    Yields a function that says whether one has come. A second one does not wait: KeyboardInterrupt.
+    Yields a function that says whether one has come. The same one again does not wait: KeyboardInterrupt.
     """
     come: list[int] = []
 
     def hold(number: int, _: Any) -> None:
-        if come:
+        if number in come:
             raise KeyboardInterrupt
         come.append(number)
 
     with _handled(hold):
         yield lambda: bool(come)
-    for number in come:
-        signal.raise_signal(number)
+    if come:
+        signal.raise_signal(come[0])
 
 
 @contextlib.contextmanager

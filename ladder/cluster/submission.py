@@ -81,19 +81,27 @@ class Submission:
             child.poll()  # else what has ended stays in the process table
         number, process = self._driver()
         gone = is_gone(process)  # first: what it wrote before it went is then there to read
-        try:
-            return json.loads(self.store.read(_end(number)))
-        except FileNotFoundError:
-            line = f"the driver (pid {process['pid']}) was killed; submit the ladder again to go on"
-            return {"code": 1, "line": line} if gone else None
+        if ended := self._end_of(number):
+            return ended
+        line = f"the driver (pid {process['pid']}) was killed; submit the ladder again to go on"
+        return {"code": 1, "line": line} if gone else None
 
     def _driver(self) -> tuple[int, dict]:
+        """Number and process of the newest driver, without those that found another one at work."""
         numbers = _numbers(self.store)
         if not numbers:
             raise StoreError(
                 f"nothing was submitted to {self.store.url}: submit(ladder, store) starts a driver"
             )
-        return numbers[-1], json.loads(self.store.read(_begin(numbers[-1])))
+        drove = [n for n in numbers if not (self._end_of(n) or {}).get("refused")]
+        newest = (drove or numbers)[-1]
+        return newest, json.loads(self.store.read(_begin(newest)))
+
+    def _end_of(self, number: int) -> dict | None:
+        try:
+            return json.loads(self.store.read(_end(number)))
+        except FileNotFoundError:
+            return None
 
 
 def submit(
@@ -111,7 +119,10 @@ def submit(
             f"{place.url}: a driver on this machine keeps its log beside the record: use a folder"
         )
     place.create(ladder)
-    if driver := place.driver():
+    driver = place.driver()
+    if not driver and _numbers(place) and Submission(place)._ended() is None:  # it has no lease yet
+        driver = Submission(place)._driver()[1] | {"owner": "a submitted driver"}
+    if driver:
         raise LeaseHeld(
             f"{driver['owner']} (pid {driver['pid']}) is at work on {place.url}: wait for it or stop it"
         )
@@ -139,8 +150,9 @@ def main(store: str, backend: str) -> int:
     while not place.files.create(_begin(number), json.dumps(this_process() | {"started": now()}).encode()):
         number += 1
 
-    def ended(code: int, line: str) -> int:
-        place.files.create(_end(number), json.dumps({"code": code, "line": line, "ended": now()}).encode())
+    def ended(code: int, line: str, refused: bool = False) -> int:
+        end = {"code": code, "line": line, "refused": refused, "ended": now()}
+        place.files.create(_end(number), json.dumps(end).encode())
         return code
 
     try:
@@ -151,7 +163,8 @@ def main(store: str, backend: str) -> int:
         return ended(1, "stopped by a signal; submit the ladder again to go on")
     except (RunFailed, SpecError, StoreError, CorpusError, AnalysisError) as error:
         print(error, flush=True)
-        return ended(error.exit_code if isinstance(error, RunFailed) else 2, str(error))
+        code = error.exit_code if isinstance(error, RunFailed) else 2
+        return ended(code, str(error), refused=isinstance(error, LeaseHeld))
     except Exception as error:
         ended(1, f"{type(error).__name__}: {' '.join(str(error).split())}")
         raise  # the log gets the whole of it

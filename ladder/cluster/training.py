@@ -136,9 +136,9 @@ class Training:
             record = self._record(launch)
             status = record.status()
             if status["state"] == "finished":
-                if status["step"] != launch.spec.steps:
+                if (whole := record.whole()) != launch.spec.steps:
                     raise StoreError(
-                        f"{launch.run} finished, but its rows end at step {status['step']} of "
+                        f"{launch.run} finished, but its rows are whole only to step {whole} of "
                         f"{launch.spec.steps}: restore {record.folder} from a copy, or delete it to train "
                         "the run again"
                     )
@@ -170,9 +170,10 @@ class Training:
         failed = [launch for launch in launches if launch.state != "finished"]
         if failed:
             stopped = all(launch.by_monitor for launch in failed)
-            raise (RunStopped if stopped else RunFailed)(
-                "; ".join(f"{launch.run} {launch.state}: {launch.reason}" for launch in failed)
-            )
+            told = "; ".join(f"{launch.run} {launch.state}: {launch.reason}" for launch in failed)
+            asked = all(launch.state == "stopped" and not launch.by_monitor for launch in failed)
+            told += "; the same command goes on from here" if asked else ""
+            raise (RunStopped if stopped else RunFailed)(told)
 
     def text(self, spec: RunSpec) -> Text:
         """The token shards of a run, found or built once for each different text and vocabulary."""
@@ -322,7 +323,7 @@ class Training:
 
     def _leave(self, running: dict[str, Launch]) -> None:
         """Ask what runs to checkpoint, and wait for it; what does not answer is killed."""
-        self.say("stopping: every run writes a checkpoint first")
+        self.say("stopping: every run writes a checkpoint first; one that compiles, after that")
         backend = self._backend
         backend.stop()
         until = time.monotonic() + LEAVE_S

@@ -83,6 +83,9 @@ class Store:
         refuse_living(self._files)
         self._files.put("ladder.json", declaration)
 
+    def __repr__(self) -> str:
+        return f"Store({self.url!r})"
+
     def ladder(self) -> Ladder:
         """The ladder that was declared here."""
         try:

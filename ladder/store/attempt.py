@@ -3,6 +3,7 @@
 import contextlib
 import json
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Literal, Self
 
@@ -35,10 +36,11 @@ class Attempt:
 
     Rows gather in memory and are closed as a write-once segment after 10 s, 1 MB or on `flush`. A row's
     `step` counts completed updates and never falls. The parts of one step's row may come apart.
+    whole: says up to which step the attempts before have left every row.
     """
 
-    def __init__(self, files: Files, folder: str, provenance: dict):
-        self._files, self._run = files, folder
+    def __init__(self, files: Files, folder: str, provenance: dict, whole: Callable[[], int]):
+        self._files, self._run, self._whole = files, folder, whole
         self.number = self._open(provenance)
         self.folder = f"{folder}/attempts/{self.number:04d}"
         self.checkpoints = files.path(f"{folder}/checkpoints")
@@ -59,11 +61,20 @@ class Attempt:
         return number
 
     def resumed(self, step: int) -> None:
-        """Say, before the first row, from how many completed updates this attempt starts (0: scratch)."""
+        """Say, before the first row, from how many completed updates this attempt starts (0: scratch).
+
+        Raises StoreError where rows up to there are lost: no later attempt would write them.
+        """
         if self._resumed_from is not None:
             raise StoreError(
                 f"{self.folder}: resumed({step}) after it began at step {self._resumed_from}: say it once, "
                 "before the first row"
+            )
+        # asked now: what an older attempt wrote before this one was opened counts too
+        if step and step > (whole := self._whole()):
+            raise StoreError(
+                f"{self._files.path(self._run)} has a checkpoint of step {step}, but its rows are whole only "
+                f"to step {whole}: restore its attempts, or delete it to train the run again"
             )
         self._resumed_from = self._last["step"] = step
         kind, detail = ("start", "") if self.number == 1 else ("restart", f"from step {step}")

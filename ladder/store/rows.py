@@ -81,7 +81,7 @@ def read_lines(segments: Iterable[tuple[str, bytes]]) -> list[dict]:
             if at < len(lines) - 1:
                 raise StoreError(
                     f"{where}: torn line in the middle of the record ({error}): {line[:80]!r}; restore the "
-                    "file from a copy, or delete its attempt to train on from the attempt before"
+                    "file from a copy, or delete the folder of its run to train the run again"
                 ) from None
             warnings.warn(f"{where}: torn last line dropped: {line[:80]!r}", StoreWarning, stacklevel=2)
     return rows

@@ -63,9 +63,9 @@ class RunRecord:
                 self._same(self.files.json(name, "fingerprint")["fingerprint"], spec)
             else:
                 self.files.put(name, text)  # left by one that never opened its attempt: it binds nobody
-        if self.status()["state"] == "finished":
+        if self._state(self.attempts())[0] == "finished":
             raise StoreError(f"run {self.id!r} in {self.folder} is finished: read it, or use another store")
-        return Attempt(self.files, self._folder, provenance)
+        return Attempt(self.files, self._folder, provenance, self.whole)
 
     def _same(self, stored: str, spec: RunSpec) -> None:
         if stored != spec.fingerprint:
@@ -140,6 +140,11 @@ class RunRecord:
             for number in numbers(self.files, self._folder)
         )
 
+    def whole(self) -> int:
+        """The step up to which no row is missing."""
+        steps = [row["step"] for row in self.rows() if row["step"] > 0]
+        return next((before for before, step in enumerate(steps) if step != before + 1), len(steps))
+
     def frame(self) -> pd.DataFrame:
         """`rows` as a table; a value that a row lacks is NaN."""
         return pd.DataFrame(self.rows())
@@ -180,7 +185,8 @@ class RunRecord:
                 segments.append((self.files.path(name), self.files.get(name)))
             except FileNotFoundError:
                 raise StoreError(
-                    f"{self.files.path(name)} is missing and {found[-1]} exists: restore it from a copy"
+                    f"{self.files.path(name)} is missing and {found[-1]} exists: restore it from a copy, "
+                    f"or delete {self.folder} to train the run again"
                 ) from None
         return read_lines(segments)
 

@@ -119,7 +119,7 @@ def test_a_service_that_is_not_there_is_told_from_anything_else(
     monkeypatch.setattr(tracking, "steps_on_server", lambda id: set())
     trained(record, 0, 6)
     mirrored, client.fail = mirror(record, tmp_path, "online"), "init"
-    with pytest.raises(Unreachable, match=r"^W&B cannot be reached: no service$"):
+    with pytest.raises(Unreachable, match=r"^W&B does not take the run: no service$"):
         mirrored.catch_up()
     assert not mirrored.is_open
     with pytest.raises(RuntimeError, match="no\nservice"):

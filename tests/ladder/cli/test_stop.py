@@ -7,6 +7,7 @@ import pytest
 
 from ladder.cli import stop
 from ladder.store import notes
+from tests.ladder.examples import trained
 
 
 @pytest.fixture(autouse=True)
@@ -17,8 +18,7 @@ def impatient(monkeypatch):
 @pytest.fixture
 def obedient(store):
     """An attempt at d8 that leaves when it is asked to."""
-    life = store.run("d8").begin(store.run("d8").spec, {})
-    life.resumed(40)
+    life = trained(store.run("d8"), 0, 40)
 
     def leave():
         while not notes.asked_to_stop(store.files, "d8", 2):

@@ -109,8 +109,20 @@ def test_a_finished_run_whose_last_rows_are_lost_is_never_taken_for_whole(
     segment = sorted(Path(store.run("w24").folder).rglob("metrics-*"))[-1]
     segment.write_bytes(segment.read_bytes()[:-100])
     steps = micro.target.run.steps
-    with pytest.raises(StoreError, match=f"w24 finished, but its rows end at step {steps - 1} of {steps}"):
+    with pytest.raises(StoreError, match=f"w24 finished, .* whole only to step {steps - 1} of {steps}"):
         run(micro, store, never)
+
+
+def test_a_run_whose_rows_are_lost_is_not_taken_for_finished_by_its_checkpoint(
+    micro: Ladder, finished: tuple, tmp_path: Path
+) -> None:
+    store = copied(finished, tmp_path)
+    shutil.rmtree(Path(store.run("w24").folder) / "attempts")
+    with pytest.raises(RunFailed, match=r"w24 failed: .* its rows are whole only to step 0: restore"):
+        run(micro, store)
+    shutil.rmtree(store.run("w24").folder)
+    run(micro, store)
+    assert store.run("w24").whole() == micro.target.run.steps
 
 
 def test_no_forecast_is_made_of_a_target_that_has_started(

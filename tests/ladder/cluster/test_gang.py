@@ -74,15 +74,27 @@ def test_a_port_that_is_taken_is_said_and_is_infrastructure(occupant: str) -> No
     assert explain((), (seen_by(error.value),), None, None).kind == "infrastructure"
 
 
+NO_NETWORK = "from ladder.cluster.gang import RayCluster; RayCluster()"
+
+
+def test_without_a_loopback_network_nothing_hangs() -> None:
+    alone = ["unshare", "--map-root-user", "--net", sys.executable, "-c", NO_NETWORK]
+    done = subprocess.run(alone, capture_output=True, text=True, timeout=120)
+    if "unshare" in done.stderr:
+        pytest.skip(done.stderr.strip())
+    assert "ConnectionError: 127.0.0.1 does not answer" in done.stderr.splitlines()[-1]
+
+
 ORPHAN = """
 import ctypes, os, subprocess, sys
 ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans are adopted here, as in a user's session
-worker = "import os; from ladder.cluster.gang import end_with as end; print(os.getpid(), flush=True); "
-worker += "end(os.getppid())"
+worker = "import os; from ladder.cluster.gang import end_with; parent = os.getppid(); "
+worker += "print(os.getpid(), flush=True); end_with(parent)"  # the parent is known before it is killed
 raylet = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {worker!r}])"
 parent = subprocess.Popen([sys.executable, "-c", raylet], stdout=subprocess.PIPE)
 pid = int(parent.stdout.readline())
 parent.kill()
+parent.wait()  # the worker is ours from then on
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 

@@ -141,7 +141,7 @@ def test_without_the_service_rows_stay_here_and_sync_sends_them_once(
         trained(first, 0, 20)
         trained(second, 0, 10)
     (line,) = said
-    assert "W&B cannot be reached" in line and "No API key" in line
+    assert "W&B does not take the run" in line and "No API key" in line
     assert len(list(Path(store.url, "wandb").glob("offline-run-*"))) == 2
     assert main(["sync", store.url]) == 1
     assert "No API key configured" in capsys.readouterr().err

@@ -73,6 +73,21 @@ def test_stop_leaves_every_run_stopped_and_a_new_submission_goes_on(ladder: Ladd
     assert submit(ladder, tmp_path, f"{SCRIPTED}:Lawful").wait(120).inside is not None
 
 
+def test_a_driver_that_found_another_at_work_is_not_the_one_that_is_waited_for(
+    ladder: Ladder, tmp_path: Path
+) -> None:
+    submission = submit(ladder, tmp_path, f"{SCRIPTED}:Endless")
+    with pytest.raises(LeaseHeld, match="is at work on"):  # also in the seconds before it has its lease
+        submit(ladder, tmp_path, f"{SCRIPTED}:Lawful")
+    until(lambda: running(submission))
+    late = [sys.executable, "-m", "ladder.cluster.submission", str(tmp_path), f"{SCRIPTED}:Lawful"]
+    assert subprocess.run(late, capture_output=True).returncode == 2  # two submissions at the same moment
+    with pytest.raises(TimeoutError, match="is at work after"):
+        submission.wait(0.1)
+    assert submission.errors() == {}
+    submission.stop(60)
+
+
 def test_a_driver_that_was_killed_is_told_and_followed_by_another(ladder: Ladder, tmp_path: Path) -> None:
     killed = submit(ladder, tmp_path, f"{SCRIPTED}:Fatal")
     with pytest.raises(RunFailed, match=r"the driver \(pid \d+\) was killed; submit the ladder again"):

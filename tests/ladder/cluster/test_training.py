@@ -164,7 +164,7 @@ def test_a_run_that_was_asked_to_stop_is_not_tried_again(store: Store, launches:
     def script(job, life):
         return endless(job, life) if job.run == "w8" else finishes(job, life)
 
-    with pytest.raises(RunFailed, match=r"^w8 stopped: asked to stop$") as stopped:
+    with pytest.raises(RunFailed, match=r"^w8 stopped: asked to stop; the same command goes on") as stopped:
         trained(store, Scripted(script), launches, show=ask)
     assert stopped.value.exit_code == 1  # 3 is the monitor's
     assert store.run("w16").status()["state"] == "finished"
@@ -194,7 +194,10 @@ def test_a_queued_run_that_was_asked_to_stop_is_not_started_but_later_it_is(
     wide = [training.Launch(l.run, l.spec, l.resources.replace(cpus=2)) for l in launches]
     backend = Scripted(finishes)
     notes.ask_to_stop(store.files, "w8", 1)  # from before: not meant for this driver
-    with pytest.raises(RunFailed, match=r"^w16 stopped: asked to stop before it was started$"):
+    with pytest.raises(
+        RunFailed,
+        match=r"^w16 stopped: asked to stop before it was started; the same",
+    ):
         trained(store, backend, wide, show=lambda _: notes.ask_to_stop(store.files, "w16", 1))
     assert backend.starts == ["w8"]
     trained(store, backend, [training.Launch(wide[1].run, wide[1].spec, wide[1].resources)])

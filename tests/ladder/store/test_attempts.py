@@ -50,6 +50,20 @@ def test_an_attempt_that_says_nothing_started_from_scratch(store):
         life.resumed(5)
 
 
+@pytest.mark.parametrize(("lost", "whole"), [((1,), 0), ((2,), 30), ((1, 2), 0)])
+def test_no_attempt_goes_on_past_rows_that_are_lost(store, lost, whole):
+    run = store.run("d8")
+    trained(run, 0, 30)
+    trained(run, 30, 50)
+    for number in lost:
+        store.files.fs.rm(store.path(f"runs/d8/attempts/{number:04d}"), recursive=True)
+    assert run.whole() == whole
+    with pytest.raises(StoreError, match=f"checkpoint of step 50.*whole only to step {whole}: restore"):
+        trained(run, 50, 100)
+    trained(run, whole, 100)  # an older checkpoint, or the beginning, makes them again
+    assert [row["step"] for row in run.rows()] == list(range(1, 101))
+
+
 @st.composite
 def lives(draw):
     """Attempts in order of number, each from any step, each with rows in order of step, some apart."""
