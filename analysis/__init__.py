@@ -6,6 +6,7 @@ Importing this package loads no jax, ray, wandb or matplotlib.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from analysis.designs import Design, design
 from analysis.fitting import ScalingFit, fit
 from analysis.forecasts import Forecast, forecast
 from analysis.frame import AnalysisError, EvalsError, Notice
@@ -15,11 +16,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AnalysisError",
+    "Design",
     "EvalsError",
     "Forecast",
     "Monitor",
     "Notice",
     "ScalingFit",
+    "design",
     "fit",
     "forecast",
     "replay",

@@ -11,7 +11,7 @@ likelihood is tempered by min(1, 12 / rungs), since many points of one family ar
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,9 @@ QUADRATURE = {2: (32,), 3: (12, 12)}  # points for all coefficients but the last
 NEGLIGIBLE = 1e-6  # nodes below this weight are left out of a mixture
 CERTAIN = 0.9999  # probability of positive coefficients above which it is taken as 1
 INSIDE = 0.99  # and above which a node's Gaussian is used uncut
+
+
+gauss_legendre = cache(np.polynomial.legendre.leggauss)
 
 
 @dataclass(frozen=True)
@@ -260,7 +263,7 @@ def truncated(mean: np.ndarray, cov: np.ndarray) -> tuple[np.ndarray, np.ndarray
     """
     J, P = mean.shape
     L = np.linalg.cholesky(cov)
-    axes = [np.polynomial.legendre.leggauss(q) for q in QUADRATURE[P]]
+    axes = [gauss_legendre(q) for q in QUADRATURE[P]]
     levels = np.stack(
         [m.ravel() for m in np.meshgrid(*[(x + 1) / 2 for x, _ in axes], indexing="ij")], axis=-1
     )

@@ -10,6 +10,7 @@ from ladder.loading import load
 from ladder.spec import (
     DataSpec,
     EvalSpec,
+    Gate,
     Hypothesis,
     Ladder,
     ModelSpec,
@@ -32,6 +33,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DataSpec",
     "EvalSpec",
+    "Gate",
     "Hypothesis",
     "Ladder",
     "ModelSpec",

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ladder.accounting import active_parameters, forward_flops, parameters, scaling_flops, shared_fraction
+from ladder.gating import waves
 from ladder.spec import Ladder, Resources, Rung, RunSpec
 
 CALIBRATION_S = 2.0
@@ -97,7 +98,9 @@ def plan(ladder: Ladder, *, calibrate: bool = True) -> Plan:
     )
     cpus, memory = len(os.sched_getaffinity(0)), machine_memory()
     asked = [(run, rung.resources) for rung in ladder.everything for run in runs if run.rung == rung.name]
-    peak, seconds = placed(asked, cpus)
+    last = ((ladder.target,),) if ladder.target else ()
+    names = [{rung.name for rung in wave} for wave in (*waves(ladder), *last)]
+    peak, seconds = placed([[item for item in asked if item[0].rung in wave] for wave in names], cpus)
     return Plan(
         ladder.name,
         runs,
@@ -168,14 +171,15 @@ def seconds(spec: RunSpec, resources: Resources, gemm_rate: float) -> float:
     return START_S + flops / (EFFICIENCY * gemm_rate * resources.cpus**CORE_EXPONENT)
 
 
-def placed(asked: list[tuple[PlannedRun, Resources]], cpus: int) -> tuple[int, float | None]:
-    """(peak memory in bytes, wall seconds) of the driver's queue on this machine: all rungs, as many at a
-    time as processors allow, in order; then the target. None seconds when a run's time is not known."""
+def placed(waves: list[list[tuple[PlannedRun, Resources]]], cpus: int) -> tuple[int, float | None]:
+    """(peak memory in bytes, wall seconds) of the driver's queue on this machine: wave after wave (the rungs
+    that may run side by side, last the target), in each as many at a time as processors allow, in order. None
+    seconds when a run's time is not known."""
     memory, total = 0, 0.0
-    for role in ("rung", "target"):
+    for wave in waves:
         running: list[tuple[float, int, int]] = []  # (end, processors, bytes)
         now = 0.0
-        for run, resources in [item for item in asked if item[0].role == role and is_local(item[1])]:
+        for run, resources in [item for item in wave if is_local(item[1])]:
             wanted = resources.cpus * resources.hosts
             while running and sum(used for _, used, _ in running) + wanted > cpus:
                 first = min(running)
@@ -184,7 +188,7 @@ def placed(asked: list[tuple[PlannedRun, Resources]], cpus: int) -> tuple[int, f
             running.append((now + (run.seconds or 0), wanted, run.memory_bytes * resources.hosts))
             memory = max(memory, sum(held for *_, held in running))
         total += max((end for end, *_ in running), default=0.0)
-    return memory, None if any(run.seconds is None for run, _ in asked) else total
+    return memory, None if any(run.seconds is None for wave in waves for run, _ in wave) else total
 
 
 def measure_gemm_rate() -> float:
@@ -320,7 +324,11 @@ def _render(plan: Plan) -> str:
             _duration(run.seconds),
         )
     flops = _flops(sum(run.flops for run in plan.runs))
-    time = "" if plan.seconds is None else f", about {_duration(plan.seconds)} on this machine, side by side"
+    time = (
+        ""
+        if plan.seconds is None
+        else f", about {_duration(plan.seconds)} on this machine, as `ladder run` places them"
+    )
     title = f"{plan.name}: {len(plan.runs)} runs, {flops} FLOPs{time}"
     notes = [
         f"{kind}: {text}"

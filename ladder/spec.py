@@ -11,6 +11,8 @@ from pydantic import Field, PositiveFloat, model_validator
 
 from ladder.values import Count, CountOrZero, Fraction, Many, Name, Value, Weights, digest
 
+GATE_LEVELS = (0.5, 0.9, 0.99)  # those of a frozen forecast
+
 
 class ModelSpec(Value):
     """A mixture-of-experts decoder: every size a field, nothing a special case of one width.
@@ -274,12 +276,31 @@ class Rung(Value):
         )
 
 
+class Gate(Value):
+    """Each rung from the third on is predicted from the smaller ones before it starts, and has to land inside
+    that prediction's band of `level` (see ladder.gating)."""
+
+    level: float = 0.99
+
+    @model_validator(mode="after")
+    def _frozen(self) -> Self:
+        if self.level not in GATE_LEVELS:
+            raise ValueError(
+                f"level={self.level}: a prediction keeps the bands {', '.join(map(str, GATE_LEVELS))}"
+            )
+        return self
+
+
 class Ladder(Value):
-    """Rungs, smallest first, and the target that they predict."""
+    """Rungs, smallest first, and the target that they predict.
+
+    gate: "auto" is `Gate()` from four rungs on, and none below; None lets all rungs run side by side.
+    """
 
     name: Name
     rungs: Annotated[tuple[Rung, ...], Many]
     target: Rung | None = None
+    gate: Gate | Literal["auto"] | None = "auto"
     hypothesis: Hypothesis | None = None
 
     @model_validator(mode="after")

@@ -6,7 +6,7 @@ A part that is not there yet is None or an empty list, and `missing` says in wor
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
@@ -16,10 +16,12 @@ import pandas as pd
 import ladder
 from analysis.forecasts import Forecast
 from analysis.frame import AnalysisError
+from analysis.gates import held_against
 from analysis.monitor import STATES, declared_events
 from analysis.page.series import decimate
 from analysis.page.words import headline, missing
 from ladder.accounting import active_parameters, parameters, scaling_flops
+from ladder.spec import Ladder
 from ladder.store import RunRecord, Store
 
 FORECAST = "forecast.json"
@@ -48,7 +50,8 @@ def gather(store: Store) -> dict[str, Any]:
     """The page's data.
 
     Keys: ladder, unit, made (UTC), version, headline (title, detail, tone, state), target (None or where it
-    stands in the forecast), forecast (None until frozen), runs (in order), dynamics, events, missing.
+    stands in the forecast), forecast (None until frozen), gates (each gated rung beside its prediction), runs
+    (in order), dynamics, events, missing.
     Losses are in `unit`, tokens and FLOPs "spent so far". Raises StoreError where there is no ladder.
     """
     declared = store.ladder()
@@ -63,12 +66,13 @@ def gather(store: Store) -> dict[str, Any]:
         "version": ladder.__version__,
     }
     data["forecast"], problem = _forecast(store)
+    data["gates"], doubt = _gates(store, declared)
     records = [Snapshot(r.files, r.id, r.rung, r.spec) for r in store.runs()]
     data["runs"] = [_run(record, record.id == target_id) for record in records]
     data["target"] = _target(data["forecast"], next((r for r in data["runs"] if r["role"] == "target"), None))
     data["dynamics"] = _dynamics(records, data["runs"])
     data["events"] = [event for record in records for event in _events(record, record.id == target_id)]
-    data["missing"] = missing(data, problem)
+    data["missing"] = missing(data, problem, doubt)
     data["headline"] = headline(data)
     return data
 
@@ -107,6 +111,17 @@ def _forecast(store: Store) -> tuple[dict[str, Any] | None, str]:
         "scaling": _columns(frozen.scaling()),
         "rungs": _columns(frozen.rungs()[["run", "flops", "loss", "residual", "z"]]),
     }, ""
+
+
+def _gates(store: Store, declared: Ladder) -> tuple[list[dict[str, Any]], str]:
+    """Rows of analysis.gates.Held, none where no rung was ever predicted; and why they cannot be used."""
+    try:
+        rows = held_against(store, declared)
+    except AnalysisError as error:
+        return [], str(error)
+    if all(held.word in ("not predicted", "waiting") for held in rows):
+        return [], ""
+    return [{name: _number(value) for name, value in asdict(held).items()} for held in rows], ""
 
 
 def _run(record: RunRecord, is_target: bool) -> dict[str, Any]:

@@ -14,6 +14,12 @@ def monitor_state(data: dict[str, Any]) -> str | None:
     return states[-1] if states else "normal"
 
 
+def stopping_gate(data: dict[str, Any]) -> dict[str, Any] | None:
+    """The gated rung that landed outside its band and was not overruled, if there is one."""
+    outside = (gate for gate in data["gates"] if gate["word"] in ("above", "below") and not gate["overruled"])
+    return next(outside, None)
+
+
 def headline(data: dict[str, Any]) -> dict[str, Any]:
     """title (a sentence), detail (its numbers), tone (calm, missed, watch, alarm, waiting), state."""
     state = monitor_state(data)
@@ -55,6 +61,13 @@ def _waiting(data: dict[str, Any]) -> tuple[str, str, str]:
     rungs = [run for run in data["runs"] if run["role"] != "target"]
     target = next((run for run in data["runs"] if run["role"] == "target"), None)
     done = sum(run["finished"] for run in rungs)
+    if stopped := stopping_gate(data):
+        side = (
+            f"{abs(100 * (stopped['loss'] / stopped['median'] - 1)):.2f} % {stopped['word']} its prediction"
+        )
+        band = f"{100 * stopped['level']:g} % band {stopped['lo']:.4f} to {stopped['hi']:.4f}"
+        detail = f"Loss {stopped['loss']:.4f} {unit}, {side} of {stopped['median']:.4f}; {band}."
+        return f"Stopped by the gate: {stopped['rung']} landed {stopped['word']} its band.", detail, "missed"
     if forecast and target:
         final = f"{forecast['median']:.4f} {unit}"
         title = f"{target['run']} is forecast to end at {final}."
@@ -75,9 +88,13 @@ def _waiting(data: dict[str, Any]) -> tuple[str, str, str]:
     )
 
 
-def missing(data: dict[str, Any], problem: str) -> list[str]:
-    """What the page cannot show yet, and what it waits for."""
+def missing(data: dict[str, Any], problem: str, doubt: str) -> list[str]:
+    """What the page cannot show yet, and what it waits for. problem, doubt: why the forecast and the gates
+    cannot be used, if so."""
     found = [f"The forecast cannot be used: {problem}."] if problem else []
+    found += [f"The gates cannot be used: {doubt}."] if doubt else []
+    if stopped := stopping_gate(data):
+        found.append(f"The gate of {stopped['rung']} stopped the ladder; `ladder run --no-gate` goes on.")
     for run in data["runs"]:
         if run["state"] in ("failed", "stopped"):
             found.append(f"{run['run']} {run['state']}{': ' + run['reason'] if run['reason'] else ''}.")

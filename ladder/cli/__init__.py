@@ -59,9 +59,10 @@ def parse(asked: list[str]) -> argparse.Namespace:
 
 def run_verb(options: argparse.Namespace) -> int:
     """Call the verb; an error that a user can mend is one line on stderr and exit code 2 or 1. With --json it
-    is a line of JSON too: error, exit_code."""
+    is a line of JSON too: error, exit_code, and what the error's `record` adds."""
     from ladder.cli.errors import explain
 
+    line, record = "", {}
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
@@ -71,10 +72,9 @@ def run_verb(options: argparse.Namespace) -> int:
         print(line, file=sys.stderr)
     except Exception as error:
         line, code = explain(error)
+        record = getattr(error, "record", {})
         print(f"ladder {options.verb}: {line}", file=sys.stderr)
-    else:
-        line = ""
     if line and getattr(options, "json", False):
-        print(json.dumps({"error": line, "exit_code": code}))
+        print(json.dumps({"error": line, "exit_code": code} | record))
     print(end="", flush=True)  # where a closed pipe shows
     return code

@@ -17,7 +17,12 @@ def explain(error: Exception) -> tuple[str, int]:
     for kind, code in known.items():
         if isinstance(error, kind):
             return " ".join(str(error).split()), code
-    if type(error).__name__ in ("RunFailed", "RunStopped", "MirrorError"):  # not imported: they load much
+    if type(error).__name__ in (
+        "RunFailed",
+        "RunStopped",
+        "GateStopped",
+        "MirrorError",
+    ):  # not imported: they load much
         return str(error), getattr(error, "exit_code", 1)
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}", 2

@@ -1,6 +1,7 @@
-"""ladder plan FILE: the table before money is spent."""
+"""ladder plan FILE: what a ladder costs and what band it may expect, before money is spent."""
 
 import argparse
+import json
 
 from ladder.loading import load
 
@@ -11,8 +12,19 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
+    from analysis.designs import design
+    from analysis.frame import AnalysisError
     from ladder.planning import plan
 
-    planned = plan(load(options.file))
-    print(planned.to_json() if options.json else planned)
+    ladder = load(options.file)
+    planned, expected, why = plan(ladder), None, ""
+    try:
+        expected = design(ladder)
+    except AnalysisError as error:  # a ladder may be priced that no band can be expected of
+        why = str(error)
+    if options.json:
+        band = {"design": expected and json.loads(expected.to_json()), "no_design": why}
+        print(json.dumps(json.loads(planned.to_json()) | band))
+    else:
+        print(planned, expected or f"no band can be expected: {why}", sep="\n\n")
     return 2 if planned.problems else 0

@@ -23,6 +23,12 @@ def options(parser: argparse.ArgumentParser) -> None:
         choices=["off", "offline", "online"],
         help="mirror the rows on W&B (default: what WANDB_MODE says, else offline: files in the store)",
     )
+    parser.add_argument(
+        "--no-gate",
+        dest="gated",
+        action="store_false",
+        help="go on when a rung lands outside the band predicted for it; the store keeps that",
+    )
     parser.add_argument("--json", action="store_true", help="progress on stderr, the result as the last line")
 
 
@@ -55,7 +61,15 @@ def run(ladder: Ladder, options: argparse.Namespace) -> int:
     if reasons := planned.problems + planned.elsewhere:
         raise SpecError("; ".join(reasons))
     with Live(sys.stderr if options.json else sys.stdout) as live:
-        result = run_ladder(ladder, store, _cluster, say=live.say, show=live.show, wandb=options.wandb)
+        result = run_ladder(
+            ladder,
+            store,
+            _cluster,
+            say=live.say,
+            show=live.show,
+            wandb=options.wandb,
+            gated=options.gated,
+        )
     if options.json:
         print(result.to_json())
     else:
@@ -78,6 +92,9 @@ def verdict(result: "Result") -> str:
         where = "inside" if result.inside else beyond
         band = f"90 % band {result.lo90:.4f} to {result.hi90:.4f}, half-width {half:.2%}"
         landed += f" ({band}): {where} the band"
+    outside = [gate["rung"] for gate in result.gates if gate["overruled"]]
+    if outside:
+        landed += f"\ngate: {', '.join(outside)} landed outside the band predicted for it; --no-gate"
     standing = "normal, no alarm stands" if result.state == "normal" else result.state
     return (
         f"{landed}, {result.target_loss / result.median - 1:+.2%} from the median\n"

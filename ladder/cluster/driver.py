@@ -8,18 +8,21 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import pandas as pd
 
 from analysis import Forecast, ScalingFit, fit, forecast
 from analysis.fitting import refuse_too_little
+from analysis.frame import AnalysisError
+from analysis.gates import Held, held_against, overrule, predict
 from analysis.laws import choose
-from ladder.accounting import eval_points
+from ladder.accounting import eval_points, scaling_flops
 from ladder.cluster.failures import BUDGETS, Budget, Kind
 from ladder.cluster.mirror import mirrored
 from ladder.cluster.signals import all_are_ctrl_c
-from ladder.cluster.training import STALL_S, Backend, Launch, RunFailed, Training
+from ladder.cluster.training import STALL_S, Backend, GateStopped, Launch, RunFailed, Training
+from ladder.gating import gate_file, waves
 from ladder.spec import Ladder, Rung
 from ladder.store import Store, StoreError
 from ladder.tracking import Mode, default_mode
@@ -34,7 +37,8 @@ class Result:
     """What a ladder came to: the target's final loss beside the frozen 90 % band, and the monitor's word.
 
     Losses are in `unit`: nats/token or bits/byte. lo90, hi90 and inside are None where the target is too far
-    beyond the rungs for a band.
+    beyond the rungs for a band. gates: each gated rung beside its prediction, in the fields of
+    analysis.gates.Held.
     """
 
     target_loss: float
@@ -47,6 +51,7 @@ class Result:
     forecast_sha256: str
     report: str
     wall_s: float
+    gates: list[dict] = field(default_factory=list)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -62,12 +67,15 @@ def run_ladder(
     budgets: Mapping[Kind, Budget] = BUDGETS,
     stall_s: float = STALL_S,
     wandb: Mode | None = None,
+    gated: bool = True,
 ) -> Result:
     """Bring `ladder` to its end in `store`. `backend` is called only when something is left to train.
 
     Accidents are tried again within `budgets`; a launch without a completed step for `stall_s` is one.
     wandb: how the rows are mirrored; what WANDB_MODE says when None, and offline when it says nothing.
-    Raises RunFailed when a run does not finish (RunStopped: by the monitor's word); SpecError, StoreError,
+    gated: whether a rung that lands outside its gate (see ladder.gating) stops the ladder; if not, the store
+    keeps that it was overruled. Raises RunFailed when a run does not finish (RunStopped: by the monitor's
+    word; GateStopped: a gated rung landed outside); SpecError, StoreError,
     CorpusError and AnalysisError for what is wrong before or between. Ctrl-C, SIGTERM and a closed terminal
     raise KeyboardInterrupt when every run has left a checkpoint.
     """
@@ -89,7 +97,7 @@ def run_ladder(
         if lease.note:
             say(lease.note)
         try:
-            training.finish([launch for rung in ladder.rungs for launch in launches(rung)])
+            _finish_rungs(ladder, store, training, gated)
             found = fit(store.evals(names=[run for rung in ladder.rungs for run, _ in rung.runs]))
             say(found.summary())
             frozen = freeze(found, ladder.target, store, training)
@@ -101,9 +109,63 @@ def run_ladder(
         finally:
             training.close()
         path = report(store)
-    result = _result(ladder.target, store, frozen, str(path), time.monotonic() - started)
+    result = _result(ladder, store, frozen, str(path), time.monotonic() - started)
     store.write(RESULT, result.to_json())
     return result
+
+
+def _finish_rungs(ladder: Ladder, store: Store, training: Training, gated: bool) -> None:
+    """Wave after wave; a gated rung is predicted before it starts, and judged when it has ended."""
+    below: list[Rung] = []
+    for wave in waves(ladder):
+        if below:
+            _predict(ladder, wave[0], below, store, training)
+        training.finish([launch for rung in wave for launch in launches(rung)])
+        if below:
+            _judge(_held(ladder, wave[0], store), store, training, gated)
+        below += wave
+
+
+def _predict(ladder: Ladder, rung: Rung, below: list[Rung], store: Store, training: Training) -> None:
+    if store.exists(gate_file(rung.name)):
+        return
+    if any(store.run(run).begun for run, _ in rung.runs):
+        training.say(f"gate: {rung.name} began without a prediction, so it is not held against one")
+        return
+    try:
+        refuse_too_little((each.name, scaling_flops(spec)) for each in below for _, spec in each.runs)
+    except AnalysisError as error:
+        training.say(f"gate: {rung.name} is not predicted: {error}")
+        return
+    predict(store, rung, below, _regime(rung, training))
+    held = _held(ladder, rung, store)
+    training.say(f"gate: {held}, frozen before it starts, sha256 {str(held.sha256)[:12]}")
+
+
+def _held(ladder: Ladder, rung: Rung, store: Store) -> Held:
+    return next(held for held in held_against(store, ladder) if held.rung == rung.name)
+
+
+def _judge(held: Held, store: Store, training: Training, gated: bool) -> None:
+    if held.median is None:  # said before it started
+        return
+    training.say(f"gate: {held}")
+    if not held.outside:
+        return
+    if held.overruled:
+        training.say(f"gate: {held.rung} was overruled before (--no-gate), so the ladder goes on")
+        return
+    if not gated:
+        overrule(store, held)
+        training.say(
+            f"gate: --no-gate, so the ladder goes on; the store keeps that {held.rung} was overruled"
+        )
+        return
+    raise GateStopped(
+        f"stopped by the gate: {held}; a ladder that bends forecasts nothing: look at its rungs "
+        "(`ladder report`), or go on with --no-gate",
+        {"stopped_by_gate": asdict(held)},
+    )
 
 
 def launches(rung: Rung) -> list[Launch]:
@@ -123,16 +185,21 @@ def freeze(found: ScalingFit, target: Rung, store: Store, training: Training) ->
             f"the forecast {kept.sha256[:12]} was frozen before {target.name} started: it is the judge"
         )
         return kept
-    regime = {
-        "recipe": target.run.fingerprint,
-        "data": training.text(target.run).sha256,
-        "evaluation": digest(target.run.evaluation.model_dump(mode="json")),
-    }
-    fresh = forecast(found, pd.DataFrame(eval_points(target.run, target.name)), regime=regime)
+    points = pd.DataFrame(eval_points(target.run, target.name))
+    fresh = forecast(found, points, regime=_regime(target, training))
     fresh.save(store.path(FORECAST))
     told = _band(fresh, target.run.evaluation.measured_in)
     training.say(f"forecast of {target.name}, frozen before it starts: {told}")
     return fresh
+
+
+def _regime(rung: Rung, training: Training) -> dict[str, str]:
+    """Hashes of what a forecast of this rung is valid for."""
+    return {
+        "recipe": rung.run.fingerprint,
+        "data": training.text(rung.run).sha256,
+        "evaluation": digest(rung.run.evaluation.model_dump(mode="json")),
+    }
 
 
 def _band(frozen: Forecast, unit: str) -> str:
@@ -141,8 +208,8 @@ def _band(frozen: Forecast, unit: str) -> str:
     return f"{last['median']:.4f} {unit}, {band}, sha256 {frozen.sha256[:12]}"
 
 
-def _result(target: Rung, store: Store, frozen: Forecast, report: str, wall_s: float) -> Result:
-    record = store.run(target.name)
+def _result(ladder: Ladder, store: Store, frozen: Forecast, report: str, wall_s: float) -> Result:
+    record = store.run(frozen.run)
     loss = float(record.evals()[-1]["loss"])
     last = frozen.frame(levels=(0.9,)).iloc[-1]
     lo, hi = (None, None) if frozen.point_only else (float(last["lo90"]), float(last["hi90"]))
@@ -153,9 +220,10 @@ def _result(target: Rung, store: Store, frozen: Forecast, report: str, wall_s: f
         lo90=lo,
         hi90=hi,
         inside=None if lo is None or hi is None else lo <= loss <= hi,
-        unit=target.run.evaluation.measured_in,
+        unit=record.spec.evaluation.measured_in,
         state=verdicts[-1] if verdicts else "normal",
         forecast_sha256=frozen.sha256,
         report=report,
         wall_s=round(wall_s, 3),
+        gates=[json.loads(json.dumps(asdict(held))) for held in held_against(store, ladder)],
     )

@@ -41,6 +41,15 @@ class RunStopped(RunFailed):
     exit_code = 3
 
 
+class GateStopped(RunFailed):
+    """A rung landed outside the prediction that was frozen before it started. `record`, for the last line of
+    JSON: stopped_by_gate, with the rung, its loss, and the band."""
+
+    def __init__(self, text: str, record: dict):
+        super().__init__(text)
+        self.record = record
+
+
 class Backend(Protocol):
     """Where launches run.
 

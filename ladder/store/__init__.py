@@ -3,6 +3,7 @@
     ladder.json                                        the declaration
     lease-0001.json                                    the driver at work, while there is one
     forecast.json, report.html, ...                    what later steps write
+    gates/RUNG/prediction.json                         frozen before a gated rung starts (analysis.gates)
     runs/RUN/run.json                                  spec, fingerprint, provenance of its first attempt
     runs/RUN/attempts/0001/attempt.json                who opened it, from what code
                           /metrics-00000001.jsonl      rows; closed segments, written once
@@ -22,6 +23,7 @@ from contextlib import AbstractContextManager
 
 import pandas as pd
 
+from ladder.gating import gate_file, waves
 from ladder.spec import Ladder
 from ladder.store.attempt import Attempt, StaleAttempt
 from ladder.store.files import Files, StoreError
@@ -133,14 +135,20 @@ class Store:
     def overview(self) -> dict:
         """ladder, store, driver, and the status of every run (see RunRecord.status) with its rung.
 
-        A target whose forecast is not frozen yet is `waiting-for-gate`.
+        A target whose forecast is not frozen yet, and a gated rung that is not predicted yet, are
+        `waiting-for-gate`.
         """
         ladder = self.ladder()
         runs = [record.status() | {"rung": record.rung} for record in self.runs()]
+        gates = {wave[0].name: gate_file(wave[0].name) for wave in waves(ladder)[1:]}
+        reasons = dict.fromkeys(gates, "it is predicted from the smaller rungs first")
+        if ladder.target:
+            gates[ladder.target.name] = "forecast.json"
+            reasons[ladder.target.name] = "its forecast is frozen after the rungs"
         for run in runs:
-            gated = ladder.target and run["rung"] == ladder.target.name and not self.exists("forecast.json")
-            if gated and run["state"] == "queued" and not run["reason"]:
-                run |= {"state": "waiting-for-gate", "reason": "its forecast is frozen after the rungs"}
+            waits = run["state"] == "queued" and not run["reason"] and run["rung"] in gates
+            if waits and not self.exists(gates[run["rung"]]):
+                run |= {"state": "waiting-for-gate", "reason": reasons[run["rung"]]}
         return {"ladder": ladder.name, "store": self.url, "driver": self.driver(), "runs": runs}
 
     def path(self, name: str) -> str:

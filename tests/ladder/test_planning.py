@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from ladder import EvalSpec, Ladder, ParallelSpec, Resources, Rung, plan, planning
+from ladder import EvalSpec, Gate, Ladder, ParallelSpec, Resources, Rung, plan, planning
 from ladder.accounting import active_parameters, parameters, scaling_flops
 from ladder.recipe import laptop
 from tests.ladder.examples import LADDER, RUN
@@ -89,6 +89,16 @@ def test_the_ladder_takes_what_its_queue_takes(machine):
     assert planned.seconds == pytest.approx(second + target)
     alone = plan(laptop_ladder(32, 56, 24, cpus=2))
     assert alone.seconds == pytest.approx(sum(run.seconds for run in alone.runs))
+
+
+def test_a_gated_rung_waits_for_the_smaller_ones_and_then_runs_alone(machine):
+    gated = plan(laptop_ladder(56, 32, 40, 48))  # in any order
+    seconds = {run.run: run.seconds for run in gated.runs}
+    assert gated.seconds == pytest.approx(sum(seconds[run] for run in ("d40", "d48", "d56", "d72")))
+    assert plan(laptop_ladder(56, 32, 40, 48).replace(gate=None)).seconds < gated.seconds
+    three = laptop_ladder(32, 40, 48)
+    assert plan(three).seconds == plan(three.replace(gate=None)).seconds
+    assert plan(three).seconds < plan(three.replace(gate=Gate())).seconds
 
 
 def test_memory_of_two_at_a_time_is_added_up(machine, monkeypatch):

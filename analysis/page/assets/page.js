@@ -68,6 +68,20 @@ function runTable(data) {
     h("tbody", {}, rows))));
 }
 
+function gateCard(data) {
+  if (!data.gates.length) return null;
+  const tone = (gate) => (gate.word === "inside" ? "calm" : !["above", "below"].includes(gate.word) ? "waiting" : gate.overruled ? "watch" : "alarm");
+  const rows = data.gates.map((gate) => h("tr", {}, cell("Rung", gate.rung), cell("Predicted", gate.median === null ? null : show.loss(gate.median)),
+    cell("Landed", gate.loss === null ? null : show.loss(gate.loss)),
+    cell("Distance", gate.loss === null || gate.median === null ? null : show.percent(100 * (gate.loss / gate.median - 1))),
+    cell("Word", [h(`span.state.${tone(gate)}`, {}, sign(tone(gate)), gate.word), gate.overruled ? h("span.why", {}, "overruled by --no-gate") : null], ".text"),
+    cell(`${100 * gate.level} % band`, gate.lo === null ? null : `${show.loss(gate.lo)} to ${show.loss(gate.hi)}`, ".text.wide"),
+    cell("From", gate.below.join(", "), ".text.wide")));
+  return h("section.card", { id: "gates" }, h("h2", {}, "Gates"), h("p.axis", {}, "Each rung from the third on, as predicted from the smaller ones before it started."),
+    h("div.scroll", { tabindex: 0 }, h("table.cards", {}, h("thead", {}, h("tr", {}, ["Rung", "Predicted", "Landed", "Distance"].map((name) => h("th", { scope: "col" }, name)),
+      ["Word", `${100 * data.gates[0].level} % band`, "From"].map((name) => h("th.text", { scope: "col" }, name)))), h("tbody", {}, rows))));
+}
+
 function fitCard(data) {
   const f = data.forecast;
   if (!f) return null;
@@ -127,7 +141,7 @@ function render(data) {
     h("div.hero", {}, h("div", {}, h("h1", {}, tied(data.headline.title)), h("p.detail", {}, tied(data.headline.detail))), h("div", {}, strip(data))),
     facts(data),
     ...(data.missing.length ? [h("div.notice", { role: "status" }, h("ul", {}, data.missing.map((text) => h("li", {}, text))))] : []),
-    h("div.grid", {}, figures, runTable(data), fitCard(data), hypothesisCard(data), eventCard(data)),
+    h("div.grid", {}, figures, runTable(data), gateCard(data), fitCard(data), hypothesisCard(data), eventCard(data)),
     h("footer", {},
       h("p", {}, "A 90 % band is a prediction interval: of ten such targets nine should end inside it, given that the recipe transfers from the rungs to the target. The dashed band covers a whole curve at once; the shaded ones each point by itself."),
       h("p", {}, `Scaling Ladder ${data.version}. Losses in ${data.unit}; lower is better.`)));

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import analysis
+from analysis import gates
 from analysis.monitor import Monitor, declared_events
 from analysis.page.gather import gather
 from ladder import Hypothesis, Ladder, Rung, Store
@@ -13,7 +14,7 @@ from ladder.accounting import eval_points
 from ladder.recipe import laptop
 
 WIDTHS, TARGET_WIDTH = (32, 40, 48, 56), 72
-STAGES = ("empty", "rungs", "frozen", "midrun", "finished", "alarm", "missed")
+STAGES = ("empty", "rungs", "gated", "frozen", "midrun", "finished", "alarm", "missed")
 
 
 def ladder(name="laptop", **changes):
@@ -89,10 +90,14 @@ def build(folder, stage="finished", **changes):
     store.create(declared)
     runs = [run for rung in declared.rungs for run, _ in rung.runs]
     for k, run in enumerate(runs):
-        if stage == "empty" or (stage == "rungs" and k > 3):
+        if stage == "empty" or (stage == "rungs" and k > 3) or (stage == "gated" and run == "d56"):
             break
-        train(store, run, seed=k, until=0.45 if stage == "rungs" and k == 3 else 1.0)
-    if stage in ("empty", "rungs"):
+        if run in ("d48", "d56"):
+            below = [rung for rung in declared.rungs if rung.name < run]
+            gates.predict(store, declared.rungs[len(below)], below)
+        bent = 0.04 if (stage, run) == ("gated", "d48") else 0.0
+        train(store, run, seed=k, until=0.45 if stage == "rungs" and k == 3 else 1.0, offset=bent)
+    if stage in ("empty", "rungs", "gated"):
         return store
     frozen = analysis.forecast(analysis.fit(store.evals(names=runs)), declared.target.run)
     frozen.save(store.path("forecast.json"))

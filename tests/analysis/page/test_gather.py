@@ -12,7 +12,7 @@ from analysis.page.series import decimate
 from ladder import Store
 
 
-@pytest.mark.parametrize("stage", ["empty", "rungs", "frozen", "midrun", "finished", "alarm"])
+@pytest.mark.parametrize("stage", ["empty", "rungs", "gated", "frozen", "midrun", "finished", "alarm"])
 def test_every_stage_is_strict_json(gathered, stage):
     json.dumps(gathered(stage), allow_nan=False)
 
@@ -85,6 +85,35 @@ def test_run_rows_carry_counts_roles_and_states(gathered):
     assert runs["d72"]["role"] == "target" and runs["d72"]["state"] == "queued"
     assert (runs["d40-r1"]["step"], runs["d40-r1"]["steps"]) == (913, 2031)
     assert runs["d32"]["active"] == 59_904 and runs["d32"]["loss"] > 0
+
+
+def test_gated_rungs_stand_beside_their_predictions(stores, gathered):
+    rows = gathered("finished")["gates"]
+    assert [(row["rung"], list(row["below"]), row["word"]) for row in rows] == [
+        ("d48", ["d32", "d40"], "inside"),
+        ("d56", ["d32", "d40", "d48"], "inside"),
+    ]
+    frozen = Forecast.load(stores("finished").path("gates/d56/prediction.json")).frame().iloc[-1]
+    assert [rows[1]["lo"], rows[1]["hi"]] == pytest.approx([frozen["lo99"], frozen["hi99"]], rel=1e-6)
+    assert rows[1]["loss"] == pytest.approx(stores("finished").run("d56").evals()[-1]["loss"], rel=1e-6)
+    assert gathered("empty")["gates"] == gathered("rungs")["gates"] == []
+
+
+def test_a_gate_that_stopped_the_ladder_is_the_headline(gathered):
+    data = gathered("gated")
+    assert data["headline"]["title"] == "Stopped by the gate: d48 landed above its band."
+    assert data["headline"]["tone"] == "missed"
+    assert "The gate of d48 stopped the ladder; `ladder run --no-gate` goes on." in data["missing"]
+    assert [row["word"] for row in data["gates"]] == ["above", "waiting"]
+
+
+def test_a_prediction_that_was_changed_is_not_shown(stores, tmp_path):
+    text = stores("gated").read("gates/d48/prediction.json").decode()
+    store = Store(tmp_path)
+    store.create(stores("gated").ladder())
+    store.write("gates/d48/prediction.json", text.replace('"grade": "weak"', '"grade": "strong"'))
+    data = gather(store)
+    assert data["gates"] == [] and "The gates cannot be used: " in data["missing"][0]
 
 
 def test_a_loss_that_is_no_number_is_a_gap(declared, tmp_path):

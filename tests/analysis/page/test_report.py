@@ -57,7 +57,9 @@ def look(browser, tmp_path):
         page.close()
 
 
-@pytest.mark.parametrize("stage", ["empty", "rungs", "frozen", "midrun", "finished", "alarm", "missed"])
+@pytest.mark.parametrize(
+    "stage", ["empty", "rungs", "gated", "frozen", "midrun", "finished", "alarm", "missed"]
+)
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_every_stage_draws_without_a_request_or_an_error(gathered, look, stage, width, scheme):
     data = gathered(stage)
@@ -66,10 +68,29 @@ def test_every_stage_draws_without_a_request_or_an_error(gathered, look, stage, 
     assert page.inner_text("h1").replace("\xa0", " ") == data["headline"]["title"]
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     drawn = page.evaluate(INK)
-    assert len(drawn) == {"empty": 0, "rungs": 5}.get(stage, 6)
+    assert len(drawn) == {"empty": 0, "rungs": 5, "gated": 5}.get(stage, 6)
     assert all(share > 0.005 for share in drawn)
     for text in data["missing"]:
         assert text in page.inner_text("main")
+
+
+def test_the_page_shows_the_gates(gathered, look):
+    data = gathered("gated")
+    page = look(render(data))
+    first, second = page.locator("#gates tbody tr").all()
+    row = data["gates"][0]
+    for expected in (
+        "d48",
+        f"{row['median']:.4f}",
+        f"{row['lo']:.4f} to {row['hi']:.4f}",
+        "above",
+        "d32, d40",
+    ):
+        assert expected in first.inner_text()
+    assert "waiting" in second.inner_text() and "overruled" not in page.inner_text("#gates")
+    data["gates"][0]["overruled"] = True
+    assert "overruled by --no-gate" in look(render(data)).inner_text("#gates")
+    assert look(render(gathered("rungs"))).locator("#gates").count() == 0
 
 
 def test_the_page_says_what_the_forecast_was_and_where_the_target_landed(gathered, look):

@@ -15,7 +15,7 @@ from ladder import Store
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[3]
 SMOKE = ROOT / "experiments" / "smoke.py"
-RESULT = "target_loss median lo90 hi90 inside unit state forecast_sha256 report wall_s".split()  # noqa: SIM905
+RESULT = "target_loss median lo90 hi90 inside unit state forecast_sha256 report wall_s gates".split()  # noqa: SIM905
 
 
 @pytest.fixture(autouse=True)

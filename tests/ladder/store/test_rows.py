@@ -35,7 +35,14 @@ def test_a_row_comes_back_as_it_was(store):
     assert type(back["tokens"]) is int and type(back["step"]) is int
 
 
-@given(st.dictionaries(st.text(), st.floats() | st.integers() | st.booleans() | st.none()))
+TEXT = ("kind", "detail")  # whose values are text in every row
+
+
+@given(
+    st.dictionaries(
+        st.text().filter(lambda key: key not in TEXT), st.floats() | st.integers() | st.booleans() | st.none()
+    )
+)
 def test_any_row_is_one_line_of_strict_json(row):
     line = encode(row)
     assert "\n" not in line
