@@ -1,6 +1,7 @@
-"""The Ray backend: a placement group and a gang of actors for each run, on a cluster that it starts itself.
+"""The Ray backend: a gang of actors for each run, on a cluster that it starts itself.
 
-A gang has one actor for each host of the run, joined by jax.distributed. Ray's own restarts are off: what a
+A gang has one actor for each host of the run; several are placed as one group, all or none, and joined by
+jax.distributed. Ray's own restarts are off: what a
 failure means is the driver's business. Facts behind the settings (Ray 2.60): authentication must be chosen
 before ray is imported; `num_cpus` binds nothing, so a run is held to its cores by affinity and thread flags,
 which need a fresh worker process of their own.
@@ -21,7 +22,7 @@ from ladder.cluster.failures import Death, Raised
 from ladder.cluster.signals import held_back
 from ladder.cluster.work import BackendLost, Ended, Job, Work
 
-START_S = 120  # an actor that is not up by then says so instead of waiting for ever
+START_S = 120.0  # a gang that does not answer by then has failed, instead of waiting for ever
 LAST_WORDS_S = 5.0  # for the members of a failed gang to say what they met; most just hang, and are killed
 
 
@@ -30,7 +31,7 @@ class _Gang:
     """The actors of one run, and what those that have ended met."""
 
     run: str
-    group: Any
+    group: Any  # None of a gang of one
     cores: list[int]
     actors: list[Any] = field(default_factory=list)  # by rank
     pending: dict[Any, int] = field(default_factory=dict)  # reference of _Host.run -> rank
@@ -39,6 +40,7 @@ class _Gang:
     raised: list[Raised] = field(default_factory=list)
     until: float = float("inf")  # when a failed gang is not waited for any more; monotonic seconds
     asked: Any = None  # reference of the last question where it stands
+    answer_by: float = field(default_factory=lambda: time.monotonic() + START_S)  # for the first time
 
     def heard(self, rank: int, met: Ended | Death) -> None:
         if isinstance(met, Death):
@@ -91,13 +93,11 @@ class RayCluster:
         cpus = job.cpus * job.hosts
         if self._alive_cpus() < cpus:
             raise BackendLost("no node of the cluster answers")
-        group = self._ray.util.placement_group(
-            [{"CPU": job.cpus}] * job.hosts, strategy=self._strategy(job.hosts)
-        )
+        # not waited for: whoever looks after the other runs calls this
+        group = self._group(job) if job.hosts > 1 else None
         gang = self._gangs[job.run] = _Gang(job.run, group, self._free[:cpus])
         self._free = self._free[cpus:]
         try:
-            self._ray.get(group.ready(), timeout=START_S)
             for rank in range(job.hosts):
                 cores = gang.cores[rank * job.cpus : (rank + 1) * job.cpus]
                 gang.actors.append(self._actor(job, group, rank, cores))
@@ -114,30 +114,35 @@ class RayCluster:
         except Exception:  # the head is gone, and Ray has no one error for that
             return 0
 
-    def _strategy(self, hosts: int) -> str:
+    def _group(self, job: Job) -> Any:
         nodes = sum(node["Alive"] for node in self._ray.nodes())
-        return "STRICT_SPREAD" if hosts > 1 and nodes > 1 else "PACK"
+        strategy = "STRICT_SPREAD" if nodes > 1 else "PACK"
+        return self._ray.util.placement_group([{"CPU": job.cpus}] * job.hosts, strategy=strategy)
 
     def _actor(self, job: Job, group: Any, rank: int, cores: list[int]) -> Any:
-        return (
-            self._ray.remote(_Host)
-            .options(
-                num_cpus=job.cpus,
-                max_restarts=0,
-                max_concurrency=3,  # run, peek, stop
-                scheduling_strategy=self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
+        options: dict[str, Any] = {
+            "num_cpus": job.cpus,
+            "max_restarts": 0,
+            "max_concurrency": 3,  # run, peek, stop
+            "runtime_env": {"env_vars": environment(job)},
+        }
+        if group:
+            options["scheduling_strategy"] = (
+                self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
                     group, placement_group_bundle_index=rank
-                ),
-                runtime_env={"env_vars": environment(job)},
+                )
             )
-            .remote(asdict(job), rank, cores)
-        )
+        return self._ray.remote(_Host).options(**options).remote(asdict(job), rank, cores)
 
     def poll(self, timeout_s: float) -> list[Ended]:
         pending = {ref: gang for gang in self._gangs.values() for ref in gang.pending}
         if not pending:
             time.sleep(timeout_s)
             return []
+        for gang in self._gangs.values():
+            if time.monotonic() > gang.answer_by:
+                gang.heard(0, Death(0, f"it did not answer within {START_S:.0f} s of its start"))
+                gang.answer_by = float("inf")
         soonest = min(gang.until for gang in self._gangs.values()) - time.monotonic()
         done, _ = self._ray.wait(list(pending), num_returns=1, timeout=max(0.0, min(timeout_s, soonest)))
         for reference in done:
@@ -161,7 +166,8 @@ class RayCluster:
         if gang := self._gangs.pop(run, None):
             for actor in gang.actors:
                 self._ray.kill(actor)
-            self._ray.util.remove_placement_group(gang.group)
+            if gang.group:
+                self._ray.util.remove_placement_group(gang.group)
             self._free = sorted(self._free + gang.cores)
 
     def peek(self) -> dict[str, dict]:
@@ -173,6 +179,7 @@ class RayCluster:
             if ready:
                 with contextlib.suppress(self._ray.exceptions.RayError):  # it has just died
                     seen[run] = self._ray.get(gang.asked)
+                    gang.answer_by = float("inf")
                 gang.asked = gang.actors[0].peek.remote()
         return seen
 
