@@ -56,6 +56,9 @@ class _Gang:
         """How the run ended; None while it is at work, or failing."""
         if self.word:
             return self.word
+        if time.monotonic() > self.answer_by:
+            self.answer_by = float("inf")
+            self.heard(0, Death(0, f"it did not answer within {START_S:.0f} s of its start"))
         if self.pending and time.monotonic() < self.until:
             return None
         told = [death.text for death in self.deaths] or [
@@ -139,10 +142,6 @@ class RayCluster:
         if not pending:
             time.sleep(timeout_s)
             return []
-        for gang in self._gangs.values():
-            if time.monotonic() > gang.answer_by:
-                gang.heard(0, Death(0, f"it did not answer within {START_S:.0f} s of its start"))
-                gang.answer_by = float("inf")
         soonest = min(gang.until for gang in self._gangs.values()) - time.monotonic()
         done, _ = self._ray.wait(list(pending), num_returns=1, timeout=max(0.0, min(timeout_s, soonest)))
         for reference in done:

@@ -52,6 +52,14 @@ def test_after_a_failure_the_others_are_heard_for_a_while(monkeypatch: pytest.Mo
     assert late and late.state == "failed"
 
 
+def test_a_gang_that_never_answers_has_failed_by_accident(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gang, "START_S", -1.0)
+    monkeypatch.setattr(gang, "LAST_WORDS_S", 0.0)
+    one = members(pending=1)
+    assert one and one.state == "failed" and "did not answer within" in one.reason
+    assert explain(one.deaths, one.raised, None, None).kind == "infrastructure"
+
+
 def test_what_every_member_met_is_reported() -> None:
     symptom = RuntimeError("Gloo AllReduce failed: Connection closed by peer")
     one = members(failed(0, symptom), failed(1, ValueError("bad row")))
