@@ -9,13 +9,14 @@ of d 88 (8.9x the compute) and missed it by 6.8 %, with every band: its local ex
 A clean fit is no evidence for a forecast, and neither is a gate passed on this side of the break. By
 today's law on the trial's losses (tests/analysis/test_gates.py): d 40 lands .6 % below its prediction and d
 48 on it, both inside their gates; no rung is an outlier when left out; the floor E only drifts from .84 to
-.77. What tells is a rung beyond the break: d 64, predicted from these four, landed 3.3 % above its
-prediction and outside its 99 % band. `ladder plan` proposes that very rung, "above d48", since it would
-narrow the band most; with it the gate would have stopped the ladder before d 88 was paid for.
+.77. What tells is a rung beyond the break: d 64, predicted from these four, landed 3.3 % above its prediction
+and outside its 99 % band. `ladder plan` proposed that very rung, "above d48", since it would narrow the band
+most; it is the fifth rung here, so that its gate can stop the ladder before d 88 is paid for. What the gate
+said of this ladder, trained, stands in the log beside this file.
 
 What differs from the trial: no token is dropped (drops fell with size, from 3.7 to .3 %, and so were part of
-the bend), ShortConv of two taps stands in for the previous token mixed into the attention's input, and losses
-are bits/byte instead of nats.
+the bend), ShortConv of two taps stands in for the previous token mixed into the attention's input, losses are
+bits/byte instead of nats, and batches have an even number of rows, for two cores.
 """
 
 from ladder import (
@@ -68,22 +69,25 @@ def bent(width: int, rows: int) -> RunSpec:
     )
 
 
+def alone(width: int, rows: int) -> Rung:
+    """A rung that waits for its gate, and so has both cores."""
+    run = bent(width, rows).replace(parallel=ParallelSpec(data=2))
+    return Rung(name=f"d{width}", run=run, resources=Resources(cpus=2))
+
+
 LADDER = Ladder(
     name="laptop-bent",
     hypothesis=Hypothesis(
         question="Would a reader have known, before d88 is trained, that this ladder bends?",
-        prediction="Its target lands above the frozen 90 % band.",
+        prediction="d64 lands above its gate, and so the ladder stops before its target.",
         decides="Whether gates, leave-one-out and the drift of E see a bend in time.",
     ),
     rungs=(
         Rung(name="d24", run=bent(24, rows=6)),
         Rung(name="d32", run=bent(32, rows=8)),
-        Rung(name="d40", run=bent(40, rows=10)),
-        Rung(name="d48", run=bent(48, rows=11)),
+        alone(40, rows=10),
+        alone(48, rows=12),
+        alone(64, rows=16),
     ),
-    target=Rung(
-        name="d88",
-        run=bent(88, rows=20).replace(parallel=ParallelSpec(data=2)),
-        resources=Resources(cpus=2),
-    ),
+    target=alone(88, rows=20),
 )

@@ -19,7 +19,7 @@ def gate_of(ladder: Ladder) -> Gate | None:
     """The gate in force."""
     if ladder.gate != "auto":
         return ladder.gate
-    return Gate() if len(ladder.rungs) >= AUTO_FROM else None
+    return Gate() if ladder.target and len(ladder.rungs) >= AUTO_FROM else None
 
 
 def waves(ladder: Ladder) -> tuple[tuple[Rung, ...], ...]:

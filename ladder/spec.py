@@ -292,9 +292,11 @@ class Gate(Value):
 
 
 class Ladder(Value):
-    """Rungs, smallest first, and the target that they predict.
+    """Rungs, smallest first, and the target that they predict. Without a target it is a sweep: its rungs are
+    trained, in any order of size, and nothing is forecast.
 
-    gate: "auto" is `Gate()` from four rungs on, and none below; None lets all rungs run side by side.
+    gate: "auto" is `Gate()` from four rungs below a target on, else none; None lets all rungs run side by
+    side.
     """
 
     name: Name

@@ -11,7 +11,7 @@ from ladder.spec import Ladder
 from ladder.values import SpecError
 
 if TYPE_CHECKING:
-    from ladder.cluster.driver import Result
+    from ladder.cluster.driver import Result, Trained
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +47,7 @@ def main(options: argparse.Namespace) -> int:
 def run(ladder: Ladder, options: argparse.Namespace) -> int:
     from ladder.cli.live import Live
     from ladder.cluster.authentication import choose_authentication
-    from ladder.cluster.driver import run_ladder
+    from ladder.cluster.driver import Result, run_ladder
     from ladder.planning import plan
     from ladder.store import Store
 
@@ -73,8 +73,8 @@ def run(ladder: Ladder, options: argparse.Namespace) -> int:
     if options.json:
         print(result.to_json())
     else:
-        say(verdict(result))
-    return 3 if result.state in ("precursor", "runaway") else 0
+        say(verdict(result) if isinstance(result, Result) else table(result))
+    return 3 if isinstance(result, Result) and result.state in ("precursor", "runaway") else 0
 
 
 def _cluster():
@@ -101,3 +101,15 @@ def verdict(result: "Result") -> str:
         f"monitor: {standing}; forecast sha256 {result.forecast_sha256[:12]}\n"
         f"report: {result.report} ({result.wall_s:.0f} s)"
     )
+
+
+def table(trained: "Trained") -> str:
+    """The final losses of a sweep."""
+    wide = max(len(run["run"]) for run in trained.runs)
+    lines = [f"{'':<{wide}}  {'FLOPs':>8}  {'tokens':>8}  {'steps':>6}  loss, {trained.unit}"]
+    for run in trained.runs:
+        flops, tokens = f"{run['flops']:.2e}".replace("e+", "e"), f"{run['tokens'] / 1e6:.4g}M"
+        lines.append(
+            f"{run['run']:<{wide}}  {flops:>8}  {tokens:>8}  {run['steps']:>6,}  {run['loss']:.4f}"
+        )
+    return "\n".join([*lines, f"report: {trained.report} ({trained.wall_s:.0f} s)"])

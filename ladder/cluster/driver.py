@@ -57,6 +57,20 @@ class Result:
         return json.dumps(asdict(self))
 
 
+@dataclass(frozen=True)
+class Trained:
+    """What a ladder without a target came to. runs: of each run its rung, FLOPs on the scaling axis, tokens,
+    steps, and final loss in `unit`."""
+
+    runs: list[dict]
+    unit: str
+    report: str
+    wall_s: float
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
 def run_ladder(
     ladder: Ladder,
     store: Store,
@@ -68,8 +82,10 @@ def run_ladder(
     stall_s: float = STALL_S,
     wandb: Mode | None = None,
     gated: bool = True,
-) -> Result:
+) -> Result | Trained:
     """Bring `ladder` to its end in `store`. `backend` is called only when something is left to train.
+
+    Without a target the rungs are trained, and nothing is forecast: a sweep.
 
     Accidents are tried again within `budgets`; a launch without a completed step for `stall_s` is one.
     wandb: how the rows are mirrored; what WANDB_MODE says when None, and offline when it says nothing.
@@ -81,27 +97,23 @@ def run_ladder(
     """
     from analysis.page.report import report
 
-    if ladder.target is None:
-        raise SpecError(f"ladder {ladder.name} has no target: declare target=Rung(...) to forecast one")
-    # before anything is trained: what the fit would refuse afterwards
-    design = pd.DataFrame(
-        eval_points(spec, run)[-1] | {"rung": rung.name} for rung in ladder.rungs for run, spec in rung.runs
-    )
-    refuse_too_little(zip(design["rung"], design["flops"], strict=True))
-    choose("auto", design)
+    if ladder.target:
+        _refuse_too_little(ladder)
     started = time.monotonic()
     store.create(ladder)
     training = Training(store, backend, say, show, budgets, stall_s)
     mirror = mirrored(store, wandb or default_mode(), say)
+    frozen = None
     with all_are_ctrl_c(), store.lease(f"ladder run {ladder.name}") as lease, mirror:
         if lease.note:
             say(lease.note)
         try:
             _finish_rungs(ladder, store, training, gated)
-            found = fit(store.evals(names=[run for rung in ladder.rungs for run, _ in rung.runs]))
-            say(found.summary())
-            frozen = freeze(found, ladder.target, store, training)
-            training.finish(launches(ladder.target), forecast=store.path(FORECAST))
+            if ladder.target:
+                found = fit(store.evals(names=[run for rung in ladder.rungs for run, _ in rung.runs]))
+                say(found.summary())
+                frozen = freeze(found, ladder.target, store, training)
+                training.finish(launches(ladder.target), forecast=store.path(FORECAST))
         except RunFailed:
             with contextlib.suppress(StoreError):  # why the run failed says more
                 report(store)
@@ -109,9 +121,19 @@ def run_ladder(
         finally:
             training.close()
         path = report(store)
-    result = _result(ladder, store, frozen, str(path), time.monotonic() - started)
-    store.write(RESULT, result.to_json())
-    return result
+    wall_s = round(time.monotonic() - started, 3)
+    ended = _result(ladder, store, frozen, path, wall_s) if frozen else _trained(ladder, store, path, wall_s)
+    store.write(RESULT, ended.to_json())
+    return ended
+
+
+def _refuse_too_little(ladder: Ladder) -> None:
+    """Raise, before anything is trained, what the fit would refuse afterwards."""
+    design = pd.DataFrame(
+        eval_points(spec, run)[-1] | {"rung": rung.name} for rung in ladder.rungs for run, spec in rung.runs
+    )
+    refuse_too_little(zip(design["rung"], design["flops"], strict=True))
+    choose("auto", design)
 
 
 def _finish_rungs(ladder: Ladder, store: Store, training: Training, gated: bool) -> None:
@@ -224,6 +246,16 @@ def _result(ladder: Ladder, store: Store, frozen: Forecast, report: str, wall_s:
         state=verdicts[-1] if verdicts else "normal",
         forecast_sha256=frozen.sha256,
         report=report,
-        wall_s=round(wall_s, 3),
+        wall_s=wall_s,
         gates=[json.loads(json.dumps(asdict(held))) for held in held_against(store, ladder)],
     )
+
+
+def _trained(ladder: Ladder, store: Store, report: str, wall_s: float) -> Trained:
+    runs = []
+    for rung in ladder.rungs:
+        for run, spec in rung.runs:
+            loss = float(store.run(run).evals()[-1]["loss"])
+            at_end = {"flops": float(scaling_flops(spec)), "tokens": spec.tokens, "steps": spec.steps}
+            runs.append({"run": run, "rung": rung.name} | at_end | {"loss": loss})
+    return Trained(runs, ladder.rungs[0].run.evaluation.measured_in, report, wall_s)

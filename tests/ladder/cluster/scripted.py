@@ -95,10 +95,12 @@ class Lawful(Scripted):
     def train(self, job: Job, life: int) -> Iterator[Ended | int]:
         attempt, _, _ = self._running[job.run]
         spec = RunSpec.from_json(job.spec)
-        for point in eval_points(spec, job.run):
-            loss = 1.0 + 900.0 * point["flops"] ** -0.3
-            attempt.row({"step": point["step"], "tokens": point["tokens"], "eval_loss": loss})
-            yield point["step"]
+        flops = {point["step"]: point["flops"] for point in eval_points(spec, job.run)}
+        for step in range(1, spec.steps + 1):
+            evaluated = {"eval_loss": 1.0 + 900.0 * flops[step] ** -0.3} if step in flops else {}
+            attempt.row({"step": step, "tokens": step * spec.batch_tokens} | evaluated)
+            if evaluated:
+                yield step
         yield Ended(job.run, "finished")
 
 

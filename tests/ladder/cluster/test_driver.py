@@ -86,14 +86,23 @@ def test_what_the_fit_would_refuse_is_refused_before_anything_is_trained(
     micro: Ladder, tmp_path: Path
 ) -> None:
     store = Store(str(tmp_path / "micro"))
-    with pytest.raises(SpecError, match="no target"):
-        run(micro.replace(target=None), store, never)
     with pytest.raises(AnalysisError, match="at least 2 rungs"):
         run(micro.replace(rungs=micro.rungs[:1]), store, never)
     twins = tuple(micro.rungs[0].replace(name=name) for name in ("a", "b"))
     with pytest.raises(AnalysisError, match=r"at least 1\.5x"):
         run(micro.replace(rungs=twins), store, never)
     assert not store.exists("ladder.json")
+
+
+def test_a_ladder_without_a_target_is_a_sweep(micro: Ladder, tmp_path: Path) -> None:
+    twice = micro.rungs[0].replace(name="lr2", run=micro.rungs[0].run.replace(seed=7))
+    sweep = micro.replace(rungs=(micro.rungs[0], twice), target=None)  # of one size: no law is asked for
+    store = Store(str(tmp_path / "sweep"))
+    trained = run(sweep, store)
+    losses = [store.run(name).status()["loss"] for name in ("w8", "lr2")]
+    assert [(row["run"], row["loss"]) for row in trained.runs] == list(zip(("w8", "lr2"), losses, strict=True))
+    assert losses[0] != losses[1] and not store.exists("forecast.json") and Path(trained.report).exists()
+    assert run(sweep, store, never).runs == trained.runs
 
 
 def copied(finished: tuple, tmp_path: Path) -> Store:

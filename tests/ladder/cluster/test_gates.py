@@ -36,8 +36,8 @@ class Bent(Lawful):
 
     def train(self, job, life):
         attempt, _, _ = self._running[job.run]
-        write = attempt.row
-        attempt.row = lambda row: write(row | {"eval_loss": row["eval_loss"] * self.factors.get(job.run, 1)})
+        write, factor = attempt.row, self.factors.get(job.run, 1)
+        attempt.row = lambda row: write({k: v * factor if k == "eval_loss" else v for k, v in row.items()})
         yield from super().train(job, life)
 
 
