@@ -1,4 +1,4 @@
-"""The laptop ladder: four rungs on real text promise the loss of a run of 3.5 times the largest one's compute.
+"""The laptop ladder: four rungs on real text promise the loss of a run of 3.5x the largest one's compute.
 
 The two smallest run side by side. Each later one is predicted before it starts (ladder.gating), so it runs
 alone and takes both cores. How the design was chosen, and over how many seeds its promise was kept, stands in

@@ -109,7 +109,5 @@ def table(trained: "Trained") -> str:
     lines = [f"{'':<{wide}}  {'FLOPs':>8}  {'tokens':>8}  {'steps':>6}  loss, {trained.unit}"]
     for run in trained.runs:
         flops, tokens = f"{run['flops']:.2e}".replace("e+", "e"), f"{run['tokens'] / 1e6:.4g}M"
-        lines.append(
-            f"{run['run']:<{wide}}  {flops:>8}  {tokens:>8}  {run['steps']:>6,}  {run['loss']:.4f}"
-        )
+        lines.append(f"{run['run']:<{wide}}  {flops:>8}  {tokens:>8}  {run['steps']:>6,}  {run['loss']:.4f}")
     return "\n".join([*lines, f"report: {trained.report} ({trained.wall_s:.0f} s)"])

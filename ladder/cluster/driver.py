@@ -26,7 +26,7 @@ from ladder.gating import gate_file, waves
 from ladder.spec import Ladder, Rung
 from ladder.store import Store, StoreError
 from ladder.tracking import Mode, default_mode
-from ladder.values import SpecError, digest
+from ladder.values import digest
 
 FORECAST = "forecast.json"
 RESULT = "result.json"
