@@ -5,5 +5,5 @@ from ladder.recipe import laptop
 
 LADDER = Ladder(
     name="sweep-steps",
-    rungs=tuple(Rung(name=f"d32-{steps}", run=laptop(32, steps=steps)) for steps in (1000, 2000, 3000, 6000)),
+    rungs=tuple(Rung(name=f"d32-{steps}", run=laptop(32, steps=steps)) for steps in (1000, 2000, 4000)),
 )

@@ -7,6 +7,6 @@ LADDER = Ladder(
     name="sweep-tokens",
     rungs=tuple(
         Rung(name=f"d32-{per_active}", run=laptop(32, tokens_per_active=per_active))
-        for per_active in (20, 35, 50, 100)
+        for per_active in (25, 50, 100)
     ),
 )

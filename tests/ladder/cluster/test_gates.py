@@ -140,18 +140,38 @@ def test_a_store_from_before_there_were_gates_goes_on_without(four, finished, tm
     assert result.target_loss == finished[1].target_loss
 
 
-def test_the_command_line_says_what_the_gate_stopped(four, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("ladder.cli.run._cluster", lambda: Bent(w16=1.15))
+def declared(ladder: Ladder, backend: Lawful, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An experiment file of `ladder`, which `ladder run` trains on `backend`."""
+    monkeypatch.setattr("ladder.cli.run._cluster", lambda: backend)
     monkeypatch.setattr("ladder.planning.CALIBRATION_S", 0.05)
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):  # which the command sets for good
         monkeypatch.setenv(name, "disabled")
-    (tmp_path / "four.json").write_text(four.to_json())
-    path = tmp_path / "bent.py"
+    (tmp_path / "ladder.json").write_text(ladder.to_json())
+    path = tmp_path / "declared.py"
     path.write_text(
         "from pathlib import Path\nfrom ladder import Ladder\n"
-        "LADDER = Ladder.from_json((Path(__file__).parent / 'four.json').read_text())\n"
+        "LADDER = Ladder.from_json((Path(__file__).parent / 'ladder.json').read_text())\n"
     )
-    words = ["run", str(path), "--store", str(tmp_path / "bent"), "--json"]
+    return str(path)
+
+
+def test_the_command_line_prints_the_losses_of_a_sweep(four, tmp_path, monkeypatch, capsys):
+    path = declared(four.replace(target=None), Bent(w16=1.15), tmp_path, monkeypatch)
+    words = ["run", path, "--store", str(tmp_path / "sweep")]
+    assert main(words) == 0  # nothing is at stake, so nothing is gated
+    lines = capsys.readouterr().out.splitlines()
+    header = next(k for k, line in enumerate(lines) if "loss, bits/byte" in line)
+    told = {line.split()[0]: float(line.split()[-1]) for line in lines[header + 1 : header + 5]}
+    store = Store(tmp_path / "sweep")
+    assert told == {name: round(store.run(name).status()["loss"], 4) for name in RUNGS}
+    assert main([*words, "--json"]) == 0
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [row["run"] for row in last["runs"]] == list(RUNGS) and last["unit"] == "bits/byte"
+
+
+def test_the_command_line_says_what_the_gate_stopped(four, tmp_path, monkeypatch, capsys):
+    path = declared(four, Bent(w16=1.15), tmp_path, monkeypatch)
+    words = ["run", path, "--store", str(tmp_path / "bent"), "--json"]
     assert main(words) == 1
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert last["exit_code"] == 1 and last["error"].startswith("stopped by the gate: w16 landed at ")
