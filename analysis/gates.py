@@ -7,6 +7,7 @@ Both are written once, and never replaced.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,7 +29,8 @@ class Held:
 
     below: the rungs that it is predicted from. loss: of the finished rung, the mean over its seeds. word:
     waiting (not predicted yet), predicted, inside, above, below, "no band" (over 500x), or "not predicted"
-    (it began without a prediction).
+    (it began without a prediction). floor: E of the law that predicts it; over the gates it drifts where a
+    ladder bends. outlier: the largest |z| of a run below that is left out of that law; None under three runs.
     """
 
     rung: str
@@ -41,6 +43,8 @@ class Held:
     loss: float | None
     overruled: bool
     sha256: str | None
+    floor: float | None = None
+    outlier: float | None = None
 
     @property
     def outside(self) -> bool:
@@ -117,7 +121,21 @@ def _held(store: Store, rung: Rung, below: tuple[str, ...], gate: Gate) -> Held:
         lo, hi = last.lo, last.hi
         word = "predicted" if loss is None else "above" if loss > hi else "below" if loss < lo else "inside"
     overruled = store.exists(_overruled(rung.name))
-    return Held(rung.name, below, gate.level, word, median, lo, hi, loss, overruled, frozen.sha256)
+    z = frozen.rungs()["z"].astype(float).abs().max()
+    return Held(
+        rung.name,
+        below,
+        gate.level,
+        word,
+        median,
+        lo,
+        hi,
+        loss,
+        overruled,
+        frozen.sha256,
+        floor=frozen.payload["law"]["E"][1],
+        outlier=None if math.isnan(z) else float(z),
+    )
 
 
 def _overruled(rung: str) -> str:

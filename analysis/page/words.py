@@ -2,6 +2,7 @@
 
 from typing import Any
 
+SWEEP = "A sweep: the ladder declares no target, so nothing is forecast."
 TONES = {"normal": "calm", "watch": "watch", "precursor": "alarm", "runaway": "alarm"}
 
 
@@ -79,6 +80,9 @@ def _waiting(data: dict[str, Any]) -> tuple[str, str, str]:
         return title, f"{detail}; {target['run']} {begun}.", "waiting"
     if not any(run["step"] is not None for run in data["runs"]):
         return "Nothing has run yet.", f"{len(data['runs'])} runs are declared.", "waiting"
+    if target is None:
+        title = f"All {done} runs" if done == len(rungs) else f"{done} of {len(rungs)} runs"
+        return f"{title} have finished.", SWEEP, "waiting"
     if done == len(rungs):
         return f"All {done} rung runs have finished.", "No forecast has been frozen.", "waiting"
     return (
@@ -102,11 +106,11 @@ def missing(data: dict[str, Any], problem: str, doubt: str) -> list[str]:
     open_ = [run["run"] for run in rungs if not run["finished"]]
     if open_:
         found.append(f"Unfinished rungs: {', '.join(open_)}.")
-    if data["forecast"] is None and not problem:
-        found.append("No forecast is frozen yet: no law, no bands, no residuals.")
     target = next((run for run in data["runs"] if run["role"] == "target"), None)
+    if data["forecast"] is None and target and not problem:
+        found.append("No forecast is frozen yet: no law, no bands, no residuals.")
     if target is None:
-        found.append("The ladder declares no target.")
+        found.append(SWEEP)
     elif target["step"] is None:
         found.append(f"The target {target['run']} has not started.")
     elif not target["finished"]:

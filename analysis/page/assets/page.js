@@ -76,10 +76,12 @@ function gateCard(data) {
     cell("Distance", gate.loss === null || gate.median === null ? null : show.percent(100 * (gate.loss / gate.median - 1))),
     cell("Word", [h(`span.state.${tone(gate)}`, {}, sign(tone(gate)), gate.word), gate.overruled ? h("span.why", {}, "overruled by --no-gate") : null], ".text"),
     cell(`${100 * gate.level} % band`, gate.lo === null ? null : `${show.loss(gate.lo)} to ${show.loss(gate.hi)}`, ".text.wide"),
-    cell("From", gate.below.join(", "), ".text.wide")));
-  return h("section.card", { id: "gates" }, h("h2", {}, "Gates"), h("p.axis", {}, "Each rung from the third on, as predicted from the smaller ones before it started."),
+    cell("From", gate.below.join(", "), ".text.wide"), cell("Floor E", gate.floor === null ? null : show.loss(gate.floor)),
+    cell("Largest |z|, left out", gate.outlier === null ? null : gate.outlier.toFixed(1))));
+  return h("section.card", { id: "gates" }, h("h2", {}, "Gates"), h("p.axis", {}, "Each rung from the third on, as predicted from the smaller ones before it started. A floor that drifts from gate to gate is a sign of a bend."),
     h("div.scroll", { tabindex: 0 }, h("table.cards", {}, h("thead", {}, h("tr", {}, ["Rung", "Predicted", "Landed", "Distance"].map((name) => h("th", { scope: "col" }, name)),
-      ["Word", `${100 * data.gates[0].level} % band`, "From"].map((name) => h("th.text", { scope: "col" }, name)))), h("tbody", {}, rows))));
+      ["Word", `${100 * data.gates[0].level} % band`, "From"].map((name) => h("th.text", { scope: "col" }, name)),
+      ["Floor E", "Largest |z|, left out"].map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, rows))));
 }
 
 function fitCard(data) {
@@ -133,7 +135,8 @@ function hypothesisCard(data) {
 
 function render(data) {
   charts.splice(0).forEach((one) => one.destroy());
-  const figures = [scaling(data), trajectory(data), residual(data), ...data.dynamics.map((panel) => dynamics(data, panel))];
+  const sweep = !targetOf(data) && !data.forecast;
+  const figures = [scaling(data), trajectory(data), ...(sweep ? [] : [residual(data)]), ...data.dynamics.map((panel) => dynamics(data, panel))];
   const values = valuesTable(data);
   if (values) figures[2].append(values);
   document.getElementById("page").replaceChildren(

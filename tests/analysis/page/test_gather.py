@@ -69,6 +69,19 @@ def test_what_is_missing_is_named(gathered, stage, title, says):
     assert data["headline"]["state"] is None
 
 
+def test_a_ladder_without_a_target_is_shown_as_a_sweep(declared, tmp_path):
+    store = Store(tmp_path)
+    store.create(declared.replace(target=None))
+    data = gather(store)
+    assert data["headline"]["title"] == "Nothing has run yet."
+    assert data["missing"][-1] == "A sweep: the ladder declares no target, so nothing is forecast."
+    record = store.run("d32")
+    attempt = record.begin(record.spec, {})
+    attempt.row({"step": 98, "eval_loss": 3.0})
+    attempt.flush()
+    assert gather(store)["headline"]["title"] == "0 of 6 runs have finished."
+
+
 def test_a_forecast_that_was_changed_is_not_shown(stores, tmp_path):
     text = stores("finished").read("forecast.json").decode()
     store = Store(tmp_path)
@@ -93,8 +106,11 @@ def test_gated_rungs_stand_beside_their_predictions(stores, gathered):
         ("d48", ["d32", "d40"], "inside"),
         ("d56", ["d32", "d40", "d48"], "inside"),
     ]
-    frozen = Forecast.load(stores("finished").path("gates/d56/prediction.json")).frame().iloc[-1]
-    assert [rows[1]["lo"], rows[1]["hi"]] == pytest.approx([frozen["lo99"], frozen["hi99"]], rel=1e-6)
+    frozen = Forecast.load(stores("finished").path("gates/d56/prediction.json"))
+    last = frozen.frame().iloc[-1]
+    assert [rows[1]["lo"], rows[1]["hi"]] == pytest.approx([last["lo99"], last["hi99"]], rel=1e-6)
+    assert rows[1]["floor"] == pytest.approx(frozen.payload["law"]["E"][1], rel=1e-6)
+    assert rows[1]["outlier"] == pytest.approx(max(abs(z) for z in frozen.rungs()["z"]), rel=1e-6)
     assert rows[1]["loss"] == pytest.approx(stores("finished").run("d56").evals()[-1]["loss"], rel=1e-6)
     assert gathered("empty")["gates"] == gathered("rungs")["gates"] == []
 

@@ -85,6 +85,7 @@ def test_the_page_shows_the_gates(gathered, look):
         f"{row['lo']:.4f} to {row['hi']:.4f}",
         "above",
         "d32, d40",
+        f"{row['floor']:.4f}",
     ):
         assert expected in first.inner_text()
     assert "waiting" in second.inner_text() and "overruled" not in page.inner_text("#gates")
