@@ -1,12 +1,12 @@
 """Does one learning rate fit every rung of the laptop ladder?
 
-Its best is looked for at three widths, the last of them near the target.
+Its best is looked for at three widths up to the top rung.
 """
 
 from ladder import Ladder, Rung, RunSpec
 from ladder.recipe import laptop
 
-WIDTHS = (24, 40, 56)
+WIDTHS = (24, 32, 48)
 FACTORS = (0.6, 1.0, 1.6)
 
 

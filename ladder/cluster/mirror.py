@@ -138,7 +138,7 @@ def _log(store: Store) -> Path:
 def main(url: str, mode: Literal["offline", "online"], *how: Literal["sync"]) -> int:
     store, once = Store(url), "sync" in how
     if not once:
-        _give_way()
+        os.nice(19)  # what trains comes first; Ray runs it at 15
     over = threading.Event()
     threading.Thread(target=_watch_parent, args=(over,), daemon=True).start()
     try:
@@ -152,14 +152,6 @@ def main(url: str, mode: Literal["offline", "online"], *how: Literal["sync"]) ->
     except Exception as error:
         _print(failed=_line(error))
         return 1
-
-
-def _give_way() -> None:
-    """Let what trains come first. Linux may schedule sessions as groups of equal weight, within which alone
-    a process's niceness counts; this process has a session of its own, and the group has a niceness too."""
-    os.nice(19)
-    with contextlib.suppress(OSError):  # where there are no such groups
-        Path("/proc/self/autogroup").write_text("19")
 
 
 def _watch_parent(over: threading.Event) -> None:
