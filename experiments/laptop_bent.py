@@ -13,8 +13,8 @@ today's law on the trial's losses (tests/analysis/test_gates.py): d 40 lands .6 
 and outside its 99 % band. `ladder plan` proposed that very rung, "above d48", since it would narrow the band
 most; it is the fifth rung here, so that its gate can stop the ladder before d 88 is paid for.
 
-Trained from this file, d 64 landed .2 % below its prediction (the log beside this file): what differs from the
-trial took the bend away. A ladder that bends, for teaching, is still to be found.
+Trained from this file, d 64 landed .2 % below its prediction (the log beside this file): what differs from
+the trial took the bend away. A ladder that bends, for teaching, is still to be found.
 
 What differs from the trial: no token is dropped (drops fell with size, from 3.7 to .3 %, and so were part of
 the bend), ShortConv of two taps stands in for the previous token mixed into the attention's input, losses are
