@@ -9,55 +9,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveFloat, model_validator
 
+from ladder.architecture import ModelSpec
 from ladder.values import Count, CountOrZero, Fraction, Many, Name, Value, Weights, digest
 
 GATE_LEVELS = (0.5, 0.9, 0.99)  # those of a frozen forecast
-
-
-class ModelSpec(Value):
-    """A mixture-of-experts decoder: every size a field, nothing a special case of one width.
-
-    Each layer holds attention, `experts` routed SwiGLU experts of which a token uses `top_k`, and
-    `shared_experts` SwiGLU experts that every token uses. Input and output embeddings are untied.
-    """
-
-    vocab_size: Count
-    context: Count  # tokens in one row
-    layers: Count
-    width: Count  # d, the residual stream
-    heads: Count
-    head_dim: Count
-    kv_heads: Count
-    experts: Count
-    top_k: Count
-    expert_width: Count  # f, hidden width of one routed expert
-    shared_experts: CountOrZero = 0
-    shared_width: CountOrZero = 0  # hidden width of one shared expert
-    combine_sum: PositiveFloat = 2.5  # what a token's combine weights add up to
-    rope_theta: PositiveFloat = 10_000.0
-    conv_taps: CountOrZero = 0  # ShortConv on keys, attention output and MLP output; 0 = off
-    z_loss: Annotated[float, Field(ge=0)] = 1e-4  # weight of the final-logit z-loss, training only
-    init_scale: PositiveFloat = 0.5  # init std = init_scale / sqrt(width)
-
-    @model_validator(mode="after")
-    def _can_work(self) -> Self:
-        if self.heads % self.kv_heads:
-            raise ValueError(f"heads={self.heads} is not a multiple of kv_heads={self.kv_heads}")
-        if self.head_dim % 2:
-            raise ValueError(f"head_dim={self.head_dim} is odd: RoPE turns pairs of channels")
-        if self.top_k + 1 > self.experts:
-            raise ValueError(
-                f"top_k={self.top_k} needs at least {self.top_k + 1} experts (the router's margin is the "
-                f"(top_k+1)-th score), experts={self.experts}"
-            )
-        if bool(self.shared_experts) != bool(self.shared_width):
-            raise ValueError(
-                f"shared_experts={self.shared_experts} and shared_width={self.shared_width}: "
-                "both are zero or both are positive"
-            )
-        if self.conv_taps == 1:
-            raise ValueError("conv_taps=1 would be a plain gain: use 0 (off) or at least 2")
-        return self
 
 
 class OptimizerSpec(Value):
@@ -156,10 +111,23 @@ class EvalSpec(Value):
 
 
 class ParallelSpec(Value):
-    """How a step is laid out. Dropless, so it changes no number beyond rounding: not part of the identity."""
+    """How a step is laid out. Dropless, so it changes no number beyond rounding: not part of the identity.
 
-    data: Count = 1  # devices that share the rows of a batch
+    `data` x `expert` devices share the rows of a batch; along `expert` they also share the experts and the
+    storage of the other matrices.
+    """
+
+    data: Count = 1
+    expert: Count = 1
     micro_batch_rows: Count | None = None  # rows a device works on at a time; None = all of its rows
+    remat: Literal["none", "layer"] = "none"  # what the backward pass computes again: nothing, whole layers
+
+    def __str__(self) -> str:
+        return f"parallel.data={self.data}" + (f" x expert={self.expert}" if self.expert > 1 else "")
+
+    @property
+    def devices(self) -> int:
+        return self.data * self.expert
 
 
 class RunSpec(Value):
@@ -182,16 +150,16 @@ class RunSpec(Value):
             raise ValueError(
                 f"batch_tokens={self.batch_tokens} is not a multiple of model.context={self.model.context}"
             )
-        if self.rows % self.parallel.data:
+        layout = self.parallel
+        if self.rows % layout.devices:
+            raise ValueError(f"{self.rows} rows a batch do not divide over {layout}")
+        if self.model.experts % layout.expert:
             raise ValueError(
-                f"{self.rows} rows a batch do not divide over parallel.data={self.parallel.data}"
+                f"model.experts={self.model.experts} do not divide over parallel.expert={layout.expert}"
             )
-        micro = self.parallel.micro_batch_rows
-        if micro and (self.rows // self.parallel.data) % micro:
-            raise ValueError(
-                f"parallel.micro_batch_rows={micro} does not divide the "
-                f"{self.rows // self.parallel.data} rows of a device"
-            )
+        micro, rows = layout.micro_batch_rows, self.rows // layout.devices
+        if micro and rows % micro:
+            raise ValueError(f"parallel.micro_batch_rows={micro} does not divide the {rows} rows of a device")
         if self.data.tokenizer == "bytes" and self.model.vocab_size != 257:
             raise ValueError(
                 f"model.vocab_size={self.model.vocab_size}: bytes need 257 (256 and the document mark)"
@@ -259,10 +227,11 @@ class Rung(Value):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.run.parallel.data % self.resources.hosts:
+        if self.run.parallel.devices % self.resources.hosts:
+            layout = self.run.parallel
             raise ValueError(
-                f"parallel.data={self.run.parallel.data} devices do not divide over resources.hosts="
-                f"{self.resources.hosts}: make it a multiple"
+                f"{layout} devices do not divide over resources.hosts={self.resources.hosts}: make it a "
+                "multiple"
             )
         return self
 

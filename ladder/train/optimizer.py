@@ -9,7 +9,7 @@ from ladder import schedule
 from ladder.spec import RunSpec
 from ladder.tensors import tensors
 
-_RULE = {"matrix": "matrix", "head": "matrix", "embedding": "rest", "vector": "rest"}
+_RULE = {"matrix": "matrix", "gate": "matrix", "head": "matrix", "embedding": "rest", "vector": "rest"}
 
 
 def learning_rate(run: RunSpec, peak: float) -> Callable:

@@ -154,7 +154,7 @@ def test_the_optimizer_is_adamw_by_group():
             m, v = 0.9 * m + 0.1 * g, 0.9 * v + 0.1 * g * g
             moments[name] = m, v
             step = (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.9**t)) + spec.eps)
-            matrix = tensor.group in ("matrix", "head")
+            matrix = tensor.group in ("matrix", "gate", "head")
             decay = spec.weight_decay * np.asarray(params[name]) if matrix else 0.0
             lr = (spec.matrix_lr if matrix else spec.lr) * (1 - (t - 1) / 10)
             expected = -lr * (step + decay) if tensor.trained else 0 * step
