@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ladder.loading import load
+from ladder.resources import Accelerator, Resources
 from ladder.spec import (
     DataSpec,
     EvalSpec,
@@ -17,7 +18,6 @@ from ladder.spec import (
     OptimizerSpec,
     ParallelSpec,
     Phase,
-    Resources,
     Rung,
     RunSpec,
     ScheduleSpec,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Accelerator",
     "DataSpec",
     "EvalSpec",
     "Gate",

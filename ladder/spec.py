@@ -5,26 +5,34 @@ it says what is trained. `RunSpec.fingerprint` is the identity of a run: same fi
 """
 
 import math
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveFloat, model_validator
 
 from ladder.architecture import ModelSpec
+from ladder.resources import Resources
 from ladder.values import Count, CountOrZero, Fraction, Many, Name, Value, Weights, digest
 
 GATE_LEVELS = (0.5, 0.9, 0.99)  # those of a frozen forecast
 
 
 class OptimizerSpec(Value):
-    """AdamW with two peak learning rates: one for matrices that grow with width, one for the rest."""
+    """Which optimizer, and its two peak learning rates (see ladder.train.optimizer).
 
-    kind: Literal["adamw"] = "adamw"
-    lr: PositiveFloat  # embeddings, gains, ShortConv taps
-    matrix_lr: PositiveFloat  # attention, experts, router and output head
+    adamw: AdamW for every tensor. muonh: MuonH for matrices and AdamH for the output head, steps that keep
+    a tensor's norm; Adam for embeddings, router, head gates, gains and ShortConv taps.
+    """
+
+    kind: Literal["adamw", "muonh"] = "adamw"
+    lr: PositiveFloat  # embeddings, gains, ShortConv taps; muonh: of all that Adam trains
+    matrix_lr: PositiveFloat  # attention, experts, output head and, with adamw, router and head gates
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.95  # of MuonH
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
     eps: PositiveFloat = 1e-8
-    weight_decay: Annotated[float, Field(ge=0)] = 0.1  # decoupled, times the learning rate; matrices only
+    # Decoupled, times the learning rate. adamw: of matrices, constant. muonh: of router and head gates alone,
+    # falling linearly to 0 at the last step.
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1
     clip_norm: PositiveFloat | None = 1.0  # global gradient norm
 
 
@@ -111,7 +119,8 @@ class EvalSpec(Value):
 
 
 class ParallelSpec(Value):
-    """How a step is laid out. Dropless, so it changes no number beyond rounding: not part of the identity.
+    """How a step is laid out. It changes no number beyond rounding and is not part of the identity, unless
+    `capacity` lets assignments be dropped: then who is dropped depends on the layout.
 
     `data` x `expert` devices share the rows of a batch; along `expert` they also share the experts and the
     storage of the other matrices.
@@ -120,6 +129,7 @@ class ParallelSpec(Value):
     data: Count = 1
     expert: Count = 1
     micro_batch_rows: Count | None = None  # rows a device works on at a time; None = all of its rows
+    capacity: PositiveFloat | None = None  # most that goes from one device to one other / an even share
     remat: Literal["none", "layer"] = "none"  # what the backward pass computes again: nothing, whole layers
 
     def __str__(self) -> str:
@@ -157,6 +167,11 @@ class RunSpec(Value):
             raise ValueError(
                 f"model.experts={self.model.experts} do not divide over parallel.expert={layout.expert}"
             )
+        if layout.capacity and layout.expert == 1:
+            raise ValueError(
+                f"parallel.capacity={layout.capacity} limits what devices of the expert axis send to each "
+                "other, and parallel.expert=1"
+            )
         micro, rows = layout.micro_batch_rows, self.rows // layout.devices
         if micro and rows % micro:
             raise ValueError(f"parallel.micro_batch_rows={micro} does not divide the {rows} rows of a device")
@@ -190,22 +205,14 @@ class RunSpec(Value):
 
     @property
     def fingerprint(self) -> str:
-        """sha256 of the canonical JSON of what changes the numbers: everything but `parallel`.
+        """sha256 of the canonical JSON of what changes the numbers: everything but `parallel`, and that too
+        (but for `remat`) where it drops assignments.
 
         Fields at their default are left out, so that a later version with one more feature (off by
         default) keeps old fingerprints; for the same reason a default never changes.
         """
-        return digest(self.model_dump(mode="json", exclude={"parallel"}, exclude_defaults=True))
-
-
-class Resources(Value):
-    """What one run asks of the cluster, on each of its `hosts`, and how often it writes a checkpoint."""
-
-    cpus: Count = 1
-    gpus: CountOrZero = 0
-    hosts: Count = 1
-    checkpoint_s: PositiveFloat = 60.0  # seconds of training that an accident may cost
-    custom: Weights = ()
+        left_out: Any = {"parallel": {"remat"} if self.parallel.capacity else True}
+        return digest(self.model_dump(mode="json", exclude=left_out, exclude_defaults=True))
 
 
 class Hypothesis(Value):
