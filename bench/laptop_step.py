@@ -90,6 +90,7 @@ def parts(run) -> dict[str, float]:
     x = jax.random.normal(jax.random.key(1), (rows, spec.context, spec.width))
     tokens = np.zeros((rows, spec.context), np.int32)
     target, weight = loss.targets_of(tokens)
+    valid = tokens >= 0
     flat = x.reshape(-1, spec.width)
 
     def timed(part, *arguments, layers: int) -> float:
@@ -98,7 +99,7 @@ def parts(run) -> dict[str, float]:
 
     return {
         "attention": timed(lambda p, x: attention.attention(p, x, spec), layer, x, layers=spec.layers),
-        "experts": timed(lambda p, x: model.mlp(p, x, spec)[0], layer, x, layers=spec.layers),
+        "experts": timed(lambda p, x: model.mlp(p, x, valid, spec)[0], layer, x, layers=spec.layers),
         "loss": timed(
             lambda h, w: loss.loss_sums(h, w, target.ravel(), weight.ravel(), spec.z_loss)[0],
             flat,

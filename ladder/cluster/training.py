@@ -281,7 +281,7 @@ class Training:
             cpus=launch.resources.cpus,
             hosts=launch.resources.hosts,
             checkpoint_s=launch.resources.checkpoint_s,
-            devices=launch.spec.parallel.data,
+            devices=launch.spec.parallel.devices,
             provenance=self._provenance | {"corpus_sha256": text.sha256},
             forecast=forecast,
         )

@@ -8,58 +8,99 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
-from ladder.moe.attention import attention, rms_norm, short_conv
+from ladder.moe.attention import attention
+from ladder.moe.ep.exchange import moe_over_devices
 from ladder.moe.ep.grouped import Experts
 from ladder.moe.ep.layer import moe
 from ladder.moe.loss import loss_sums, targets_of
+from ladder.moe.norms import gated_norm, rms_norm, short_conv
 from ladder.moe.params import Params, split
 from ladder.moe.router import route
-from ladder.spec import ModelSpec
+from ladder.moe.sharding import whole
+from ladder.spec import ModelSpec, ParallelSpec
 
 UNROLLED_LAYERS = 4  # up to here layers are unrolled (faster on a CPU), beyond it scanned (compiles once)
+ONE_DEVICE = ParallelSpec()
 
 
 class Routed(NamedTuple):
-    """What the routers did. Counts are selections."""
+    """What the routers did, for tokens that are no padding. Counts are selections."""
 
-    margin: Float[Array, "L N E"]
+    margin: Float[Array, "L N E"]  # +inf where the token is padding
     load: Int[Array, "L E"]  # tokens that chose the expert
     score_square: Float[Array, " L"]  # sum over tokens and experts
+    dropped: Int[Array, " L"]  # assignments that the transport had no room for
 
 
 def hidden(
-    params: Params, tokens: Int[Array, "B S"], model: ModelSpec
+    params: Params, tokens: Int[Array, "B S"], model: ModelSpec, layout: ParallelSpec = ONE_DEVICE
 ) -> tuple[Float[Array, "B S D"], Routed]:
-    """The normed final hidden states; `hidden @ lm_head` are the logits."""
-    _, layers = split(params, model)
-    x = rms_norm(params["embed"][tokens], params["embed_norm"])
+    """The normed final hidden states, in the compute dtype; `hidden @ lm_head` are the logits.
 
-    def block(x: Array, layer: Params) -> tuple[Array, Routed]:
-        x = x + attention(layer, rms_norm(x, layer["attn_norm"]), model)
-        y, routed = mlp(layer, rms_norm(x, layer["mlp_norm"]), model)
+    A negative token is padding. On several devices of the expert axis (`layout`) `params` are this device's
+    shards and `tokens` its rows.
+    """
+    ends, layers = split(params, model)
+    ends = whole(_cast(ends, model), model, layout)
+    valid = tokens >= 0
+    documents = documents_of(tokens, model) if model.isolate_documents else None
+
+    def block(x: Array, given: tuple[Params, Bool[Array, ""]]) -> tuple[Array, Routed]:
+        layer = whole(_cast(given[0], model), model, layout)
+        x = x + attention(layer, gated_norm(layer, "attn", x), model, documents, given[1])
+        y, routed = mlp(layer, gated_norm(layer, "mlp", x), valid, model, layout)
+        if model.conv_taps:
+            y = short_conv(y, layer["conv_mlp"], documents)
         return x + y, routed
 
+    if layout.remat == "layer":
+        block = jax.checkpoint(block)
     unroll = model.layers if model.layers <= UNROLLED_LAYERS else 1
-    x, routed = jax.lax.scan(block, x, layers, unroll=unroll)
-    return rms_norm(x, params["final_norm"]), routed
+    x = gated_norm(ends, "embed", ends["embed"][tokens])
+    x, routed = jax.lax.scan(block, x, (layers, jnp.array(model.is_global)), unroll=unroll)
+    return gated_norm(ends, "final", x), routed
 
 
-def mlp(layer: Params, m: Float[Array, "B S D"], model: ModelSpec) -> tuple[Float[Array, "B S D"], Routed]:
+def documents_of(tokens: Int[Array, "B S"], model: ModelSpec) -> Int[Array, "B S"]:
+    """A number for each position's document, -1 for padding: the last id of the vocabulary begins one."""
+    begun = jnp.cumsum(tokens == model.vocab_size - 1, axis=1)
+    return jnp.where(tokens < 0, -1, begun)
+
+
+def _cast(params: Params, model: ModelSpec) -> Params:
+    """Parameters as the forward pass multiplies them; gains and the router's bias stay float32."""
+    wide = lambda name: name.endswith("_norm") or name == "router_bias"  # noqa: E731
+    return {name: x if wide(name) else x.astype(model.compute_dtype) for name, x in params.items()}
+
+
+def mlp(
+    layer: Params,
+    m: Float[Array, "B S D"],
+    valid: Bool[Array, "B S"],
+    model: ModelSpec,
+    layout: ParallelSpec = ONE_DEVICE,
+) -> tuple[Float[Array, "B S D"], Routed]:
     """Routed and shared experts side by side, for the normed input `m`."""
     tokens = m.reshape(-1, model.width)
-    scores = tokens @ layer["router"]
+    scores = jnp.matmul(tokens, layer["router"], preferred_element_type=jnp.float32)
     routing = route(scores, layer["router_bias"], model.top_k, model.combine_sum)
     experts = Experts(layer["exp_gate"], layer["exp_up"], layer["exp_down"])
-    y, load = moe(tokens, routing.expert, routing.weight, experts)
+    x = rms_norm(tokens @ layer["lat_down"], layer["lat_norm"]) if model.latent_width else tokens
+    expert = jnp.where(valid.ravel()[:, None], routing.expert, model.experts)  # padding goes nowhere
+    if layout.expert == 1:
+        (y, load), dropped = moe(x, expert, routing.weight, experts), jnp.zeros((), jnp.int32)
+    else:
+        y, load, dropped = moe_over_devices(x, expert, routing.weight, experts, layout)
+    if model.latent_width:
+        y = y @ layer["lat_up"]
     for i in range(model.shared_experts):
         y = y + swiglu(tokens, layer[f"sh{i}_gate"], layer[f"sh{i}_up"], layer[f"sh{i}_down"])
-    y = y.reshape(m.shape)
-    if model.conv_taps:
-        y = short_conv(y, layer["conv_mlp"])
-    square = jax.lax.stop_gradient(jnp.sum(scores * scores))
-    return y, Routed(routing.margin, load, square)
+    counted = valid.ravel()[:, None]
+    square = jax.lax.stop_gradient(jnp.sum(jnp.where(counted, scores * scores, 0)))
+    margin = jnp.where(counted, routing.margin, jnp.inf)
+    return y.reshape(m.shape), Routed(margin, load, square, dropped)
 
 
 def swiglu(x: Float[Array, "N D"], gate: Array, up: Array, down: Array) -> Float[Array, "N D"]:
@@ -77,12 +118,15 @@ class Sums(NamedTuple):
 
 
 def loss(
-    params: Params, tokens: Int[Array, "B S"], model: ModelSpec, z_loss: float
+    params: Params,
+    tokens: Int[Array, "B S"],
+    model: ModelSpec,
+    z_loss: float,
+    layout: ParallelSpec = ONE_DEVICE,
 ) -> tuple[Float[Array, ""], tuple[Sums, Routed]]:
     """Summed training loss of a batch, for differentiation, with all sums and the routing beside it."""
-    h, routed = hidden(params, tokens, model)
+    h, routed = hidden(params, tokens, model, layout)
     target, weight = targets_of(tokens)
-    total, (ce, square) = loss_sums(
-        h.reshape(-1, model.width), params["lm_head"], target.ravel(), weight.ravel(), z_loss
-    )
+    head = whole(_cast({"lm_head": params["lm_head"]}, model), model, layout)["lm_head"]
+    total, (ce, square) = loss_sums(h.reshape(-1, model.width), head, target.ravel(), weight.ravel(), z_loss)
     return total, (Sums(total, ce, square, weight.sum()), routed)

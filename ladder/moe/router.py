@@ -1,6 +1,6 @@
 """Which experts a token uses, with which weights, and how the load is kept even.
 
-Axes: N tokens, E experts, K chosen experts, L layers.
+Axes: N tokens, E experts, K chosen experts, L layers. A margin of +inf marks a token that is padding.
 """
 
 from typing import NamedTuple
@@ -40,39 +40,32 @@ def balancing_bias(beta: Float[Array, "L E"]) -> Float[Array, "L E"]:
     return jnp.mean(beta, axis=-1, keepdims=True) - beta
 
 
-def margin_range(margin: Float[Array, "L N E"]) -> tuple[Float[Array, " L"], Float[Array, " L"]]:
-    """(lowest, highest) margin of each layer."""
-    return margin.min(axis=(1, 2)), margin.max(axis=(1, 2))
+def margin_range(margin: Float[Array, "N E"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """(lowest, highest) margin."""
+    return margin.min(), jnp.where(margin < jnp.inf, margin, -jnp.inf).max()
 
 
-def margin_counts(
-    margin: Float[Array, "L N E"], lo: Float[Array, " L"], hi: Float[Array, " L"]
-) -> Int[Array, "L E BINS"]:
+def margin_counts(margin: Float[Array, "N E"], lo: Array, hi: Array) -> Int[Array, "E BINS"]:
     """Histogram of each expert's margins over [lo, hi]. Integers, so that sums over devices are exact."""
-    L, _, E = margin.shape
-    lo, hi = lo[:, None, None], hi[:, None, None]
+    E = margin.shape[1]
     width = (jnp.maximum(hi, lo + 1e-6) - lo) / BINS
     bins = jnp.clip(jnp.floor((margin - lo) / width).astype(jnp.int32), 0, BINS - 1)
-    cell = jnp.arange(L)[:, None, None] * E + jnp.arange(E)
-    flat = jnp.zeros(L * E * BINS, jnp.int32).at[(cell * BINS + bins).ravel()].add(1)
-    return flat.reshape(L, E, BINS)
+    counted = (margin < jnp.inf).astype(jnp.int32)
+    flat = jnp.zeros(E * BINS, jnp.int32).at[jnp.arange(E) * BINS + bins].add(counted)
+    return flat.reshape(E, BINS)
 
 
-def measured_beta(
-    counts: Int[Array, "L E BINS"], lo: Float[Array, " L"], hi: Float[Array, " L"], top_k: int
-) -> Float[Array, "L E"]:
-    """Quantile balancing: the margin that a K / E share of all tokens exceeds, per expert.
+def measured_beta(counts: Int[Array, "E BINS"], lo: Array, hi: Array, top_k: int) -> Float[Array, " E"]:
+    """Quantile balancing: the margin that a K / E share of all tokens exceeds, per expert; 0 without tokens.
 
     Raising every expert's bar to its own beta would give each the same load. Within the bin that holds
     the quantile it is placed by linear interpolation.
     """
-    E = counts.shape[1]
-    lo = lo[:, None]
-    width = (jnp.maximum(hi[:, None], lo + 1e-6) - lo) / BINS
+    width = (jnp.maximum(hi, lo + 1e-6) - lo) / BINS
     total = counts.sum(axis=-1, keepdims=True)
-    target = total[..., 0] * (top_k / E)  # every token is counted once for each expert
+    target = total[..., 0] * (top_k / counts.shape[0])  # every token is counted once for each expert
     above = total - (jnp.cumsum(counts, axis=-1) - counts)  # tokens in this bin or a higher one
     bin_ = jnp.clip(jnp.sum(above >= target[..., None], axis=-1) - 1, 0, BINS - 1)
     at = jnp.take_along_axis(above, bin_[..., None], -1)[..., 0]
     inside = jnp.take_along_axis(counts, bin_[..., None], -1)[..., 0]
-    return lo + width * (bin_ + (at - target) / jnp.maximum(inside, 1))
+    return jnp.where(total[:, 0] > 0, lo + width * (bin_ + (at - target) / jnp.maximum(inside, 1)), 0)

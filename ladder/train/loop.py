@@ -221,7 +221,7 @@ def _chunks(run: RunSpec, tokens: np.ndarray) -> list[np.ndarray]:
 
 
 def _eval_rows(run: RunSpec) -> int:
-    return (run.parallel.micro_batch_rows or run.rows // run.parallel.data) * run.parallel.data
+    return (run.parallel.micro_batch_rows or run.rows // run.parallel.devices) * run.parallel.devices
 
 
 def _use_compilation_cache() -> None:

@@ -17,9 +17,10 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
 from ladder.moe import router
-from ladder.moe.mesh import DATA
+from ladder.moe.mesh import DATA, EXPERT, ROWS
 from ladder.moe.model import Routed, Sums, loss
 from ladder.moe.params import Params, init
+from ladder.moe.sharding import partitions
 from ladder.spec import RunSpec
 from ladder.tensors import tensors
 from ladder.train.optimizer import learning_rate, optimizer
@@ -40,18 +41,31 @@ class State(NamedTuple):
 
 
 def init_state(run: RunSpec, mesh: Mesh | None = None) -> State:
-    """The state before the first update, on every device of `mesh` (default: the first device)."""
+    """The state before the first update, laid out over `mesh` (default: on the first device)."""
 
     def build() -> State:
         params = init(run.model, jax.random.key(run.seed))
         beta = jnp.zeros((run.model.layers, run.model.experts), jnp.float32)
         return State(params, optimizer(run).init(params), beta, jnp.zeros((), jnp.int32))
 
-    return jax.jit(build, out_shardings=replicated(mesh) if mesh else None)()
+    return jax.jit(build, out_shardings=shardings(run, mesh) if mesh else None)()
 
 
-def replicated(mesh: Mesh) -> NamedSharding:
-    return NamedSharding(mesh, P())
+def shardings(run: RunSpec, mesh: Mesh) -> State:
+    """How each array of the state lies on the mesh: what the optimizer keeps of a parameter, as that lies."""
+    parts, table = partitions(run.model, run.parallel), tensors(run.model)
+
+    def laid_out(path: tuple, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
+        names = [str(key.key) for key in path if isinstance(key, jax.tree_util.DictKey)]
+        own = [name for name in names if name in table and table[name].shape == leaf.shape]
+        return NamedSharding(mesh, parts[own[-1]] if own else P())
+
+    return jax.tree_util.tree_map_with_path(laid_out, shapes(run))
+
+
+def shapes(run: RunSpec) -> State:
+    """The state without its numbers."""
+    return jax.eval_shape(lambda: init_state(run))
 
 
 def make_step(run: RunSpec, mesh: Mesh) -> Step:
@@ -69,11 +83,11 @@ def make_step(run: RunSpec, mesh: Mesh) -> Step:
         after = State(optax.apply_updates(params, updates), optimizer_state, beta, state.step + 1)  # pyright: ignore[reportArgumentType]
         return after, _metrics(run, params, gradients, updates, sums, routing, state.step)
 
-    everywhere = replicated(mesh)
+    laid_out = shardings(run, mesh)
     return jax.jit(
         step,
-        in_shardings=(everywhere, NamedSharding(mesh, P(DATA))),
-        out_shardings=everywhere,
+        in_shardings=(laid_out, NamedSharding(mesh, ROWS)),
+        out_shardings=(laid_out, NamedSharding(mesh, P())),
         donate_argnums=0,
     )
 
@@ -81,35 +95,32 @@ def make_step(run: RunSpec, mesh: Mesh) -> Step:
 def make_eval(run: RunSpec, mesh: Mesh) -> Eval:
     """A compiled evaluation: (state, tokens int32[rows, context]) -> (summed nats, predicted tokens).
 
-    Pure cross-entropy with the pending router bias in place; rows must divide over the mesh, and a row of
-    negative tokens counts for nothing. The state is not changed: evaluation never moves the balance.
+    Pure cross-entropy with the pending router bias in place, dropless; rows must divide over the mesh, and a
+    row of negative tokens counts for nothing. The state is not changed: evaluation never moves the balance.
     """
+    layout = run.parallel.replace(capacity=None, remat="none")
 
-    def evaluate(state: State, tokens: Int[Array, "R S"]) -> tuple[Array, Array]:
-        _, (sums, _) = loss(with_bias(state), tokens, run.model, z_loss=0.0)
-        return sums.ce, sums.weight
+    def on_device(params: Params, tokens: Int[Array, "R S"]) -> tuple[Array, Array]:
+        _, (sums, _) = loss(params, tokens, run.model, z_loss=0.0, layout=layout)
+        return jax.lax.psum((sums.ce, sums.weight), (DATA, EXPERT))
 
-    def over_devices(state: State, tokens: Array) -> tuple[Array, Array]:
-        body = lambda s, t: jax.lax.psum(evaluate(s, t), DATA)  # noqa: E731
-        return jax.shard_map(body, mesh=mesh, in_specs=(P(), P(DATA)), out_specs=P())(state, tokens)
+    def evaluate(state: State, tokens: Array) -> tuple[Array, Array]:
+        given = (partitions(run.model, layout), ROWS)
+        return jax.shard_map(on_device, mesh=mesh, in_specs=given, out_specs=P())(with_bias(state), tokens)
 
-    return jax.jit(over_devices, in_shardings=(replicated(mesh), NamedSharding(mesh, P(DATA))))
+    return jax.jit(evaluate, in_shardings=(shardings(run, mesh), NamedSharding(mesh, ROWS)))
 
 
 def compile_step(run: RunSpec, mesh: Mesh) -> Step:
     """`make_step`, compiled before it is first called."""
     tokens = jax.ShapeDtypeStruct((run.rows, run.model.context), jnp.int32)
-    return make_step(run, mesh).lower(_shapes(run), tokens).compile()
+    return make_step(run, mesh).lower(shapes(run), tokens).compile()
 
 
 def compile_eval(run: RunSpec, mesh: Mesh, rows: int) -> Eval:
     """`make_eval`, compiled for this many rows before it is first called."""
     tokens = jax.ShapeDtypeStruct((rows, run.model.context), jnp.int32)
-    return make_eval(run, mesh).lower(_shapes(run), tokens).compile()
-
-
-def _shapes(run: RunSpec) -> State:
-    return jax.eval_shape(lambda: init_state(run))
+    return make_eval(run, mesh).lower(shapes(run), tokens).compile()
 
 
 def with_bias(state: State) -> Params:
@@ -120,33 +131,43 @@ def with_bias(state: State) -> Params:
 class _Routing(NamedTuple):
     load: Int[Array, "L E"]
     score_square: Float[Array, " L"]
+    dropped: Int[Array, " L"]
 
 
 def _batch(
     run: RunSpec, mesh: Mesh, params: Params, tokens: Array
 ) -> tuple[Params, Sums, _Routing, Float[Array, "L E"]]:
     """Gradient of the mean loss over the global batch, its sums, the routing and the measured beta."""
+    parts, everywhere = partitions(run.model, run.parallel), (DATA, EXPERT)
+    copied = {name: (DATA,) if EXPERT in part else everywhere for name, part in parts.items()}
 
     def on_device(params: Params, tokens: Array):
         # Varying parameters keep their gradients local, so that one psum at the end adds them up; a
         # custom derivative of replicated weights is refused otherwise.
-        params = jax.tree.map(lambda p: jax.lax.pcast(p, DATA, to="varying"), params)
+        params = {name: jax.lax.pcast(p, copied[name], to="varying") for name, p in params.items()}
         gradients, sums, routed = _accumulate(run, params, tokens)
-        gradients, sums = jax.lax.psum((gradients, sums), DATA)
-        routing = jax.lax.psum(_Routing(routed.load, routed.score_square), DATA)
-        lo, hi = router.margin_range(routed.margin)
-        lo, hi = jax.lax.pmin(lo, DATA), jax.lax.pmax(hi, DATA)
-        counts = jax.lax.psum(router.margin_counts(routed.margin, lo, hi), DATA)
-        beta = router.measured_beta(counts, lo, hi, run.model.top_k)
-        return jax.tree.map(lambda g: g / sums.weight, gradients), sums, routing, beta
+        sums = jax.lax.psum(sums, everywhere)
+        gradients = {name: jax.lax.psum(g, copied[name]) / sums.weight for name, g in gradients.items()}
+        routing = jax.lax.psum(_Routing(routed.load, routed.score_square, routed.dropped), everywhere)
+        return gradients, sums, routing, jax.lax.map(partial(_beta, run.model.top_k), routed.margin)
 
-    return jax.shard_map(on_device, mesh=mesh, in_specs=(P(), P(DATA)), out_specs=P())(params, tokens)
+    given, back = (parts, ROWS), (parts, P(), P(), P())
+    return jax.shard_map(on_device, mesh=mesh, in_specs=given, out_specs=back)(params, tokens)
+
+
+def _beta(top_k: int, margin: Float[Array, "N E"]) -> Float[Array, " E"]:
+    """Measured over the tokens of all devices."""
+    lo, hi = router.margin_range(margin)
+    lo, hi = jax.lax.pmin(lo, (DATA, EXPERT)), jax.lax.pmax(hi, (DATA, EXPERT))
+    counts = jax.lax.psum(router.margin_counts(margin, lo, hi), (DATA, EXPERT))
+    return router.measured_beta(counts, lo, hi, top_k)
 
 
 def _accumulate(run: RunSpec, params: Params, tokens: Array) -> tuple[Params, Sums, Routed]:
     """Summed gradients, sums and routing of a device's rows, `micro_batch_rows` at a time."""
-    differentiate = jax.grad(partial(loss, model=run.model, z_loss=run.model.z_loss), has_aux=True)
-    micro = run.parallel.micro_batch_rows or tokens.shape[0]
+    model, layout = run.model, run.parallel
+    differentiate = jax.grad(partial(loss, model=model, z_loss=model.z_loss, layout=layout), has_aux=True)
+    micro = layout.micro_batch_rows or tokens.shape[0]
     if micro == tokens.shape[0]:
         gradients, (sums, routed) = differentiate(params, tokens)
         return gradients, sums, routed
@@ -159,7 +180,7 @@ def _accumulate(run: RunSpec, params: Params, tokens: Array) -> tuple[Params, Su
     (gradients, sums), routed = jax.lax.scan(add, zero, tokens.reshape(-1, micro, tokens.shape[1]))
     M, L, N, E = routed.margin.shape
     margin = routed.margin.transpose(1, 0, 2, 3).reshape(L, M * N, E)
-    return gradients, sums, Routed(margin, routed.load.sum(0), routed.score_square.sum(0))
+    return gradients, sums, Routed(margin, *(each.sum(0) for each in routed[1:]))
 
 
 def _metrics(
@@ -176,8 +197,8 @@ def _metrics(
     train_ce: mean nats a token, without z-loss; train_loss: what is minimised; logit_z: mean lse²;
     grad_norm (before the clip) and update_norm: global; lr: of the matrices; router_entropy: of the load
     over experts, mean over layers (uniform: ln E); max_over_mean_load: of the layer where it is worst;
-    dead_experts: experts that no token chose, over all layers; router_logit_rms; norm/FAMILY: of the
-    parameters of one family.
+    dead_experts: experts that no token chose, over all layers; router_logit_rms; drop_fraction: assignments
+    without room, where the capacity is limited; norm/FAMILY: of the parameters of one family.
     """
     share = routing.load / routing.load.sum(axis=1, keepdims=True)
     tokens = run.batch_tokens * run.model.experts * run.model.layers
@@ -185,6 +206,7 @@ def _metrics(
     for name, tensor in tensors(run.model).items():
         if tensor.trained:
             families.setdefault(tensor.family, []).append(params[name])
+    dropped = {"drop_fraction": routing.dropped.sum() / routing.load.sum()}
     return {
         "train_ce": sums.ce / sums.weight,
         "train_loss": sums.loss / sums.weight,
@@ -196,4 +218,5 @@ def _metrics(
         "max_over_mean_load": share.max() * run.model.experts,
         "dead_experts": jnp.sum(routing.load == 0).astype(jnp.float32),
         "router_logit_rms": jnp.sqrt(routing.score_square.sum() / tokens),
+        **(dropped if run.parallel.capacity else {}),
     } | {f"norm/{family}": optax.tree.norm(values) for family, values in families.items()}

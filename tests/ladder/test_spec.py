@@ -140,6 +140,14 @@ def test_counts_accept_whole_floats_and_nothing_else():
         (lambda: MODEL.replace(top_k=4), ("at least 5 experts", "experts=4")),
         (lambda: MODEL.replace(shared_width=0), ("shared_experts=1", "shared_width=0")),
         (lambda: MODEL.replace(conv_taps=1), ("conv_taps=1",)),
+        (lambda: MODEL.replace(global_kv_heads=3, global_every=2), ("heads=2", "global_kv_heads=3")),
+        (lambda: MODEL.replace(global_kv_heads=1), ("global_kv_heads=1", "no layer is global")),
+        (lambda: MODEL.replace(window=9), ("window=9", "context=8")),
+        (lambda: MODEL.replace(rope_fraction=0.25), ("head_dim=4", "rope_fraction=0.25", "not even")),
+        (lambda: MODEL.replace(rope_fraction=0.0), ("rope_fraction", "greater than 0")),
+        (lambda: MODEL.replace(qk_mult=31.0), ("qk_mult=31", "62", "float32")),
+        (lambda: MODEL.replace(latent_width=0), ("latent_width", "greater than 0")),
+        (lambda: MODEL.replace(compute_dtype="float16"), ("compute_dtype", "'float32' or 'bfloat16'")),
         (lambda: OptimizerSpec(lr=0.0, matrix_lr=1.0), ("OptimizerSpec.lr", "0.0")),
         (lambda: OptimizerSpec(lr=float("inf"), matrix_lr=1.0), ("lr", "finite")),
         (lambda: ScheduleSpec(warmup=1.5), ("warmup", "1.5")),
@@ -162,6 +170,18 @@ def test_counts_accept_whole_floats_and_nothing_else():
             ("'cod'", "['text']"),
         ),
         (lambda: RUN.replace(parallel=ParallelSpec(data=3)), ("4 rows", "parallel.data=3")),
+        (
+            lambda: RUN.replace(parallel=ParallelSpec(data=2, expert=4)),
+            ("4 rows", "parallel.data=2 x expert=4"),
+        ),
+        (
+            lambda: RUN.replace(batch_tokens=24, parallel=ParallelSpec(expert=3)),
+            ("model.experts=4", "parallel.expert=3"),
+        ),
+        (
+            lambda: RUN.replace(parallel=ParallelSpec(capacity=1.15)),
+            ("parallel.capacity=1.15", "parallel.expert=1"),
+        ),
         (
             lambda: RUN.replace(parallel=ParallelSpec(micro_batch_rows=3)),
             ("micro_batch_rows=3", "the 4 rows of a device"),
@@ -214,6 +234,8 @@ def test_broken_json_is_a_spec_error():
         ({"evaluation": EvalSpec(every=0.1)}, False),
         ({"count_lm_head": True}, False),
         ({"parallel": ParallelSpec(data=2, micro_batch_rows=1)}, True),
+        ({"parallel": ParallelSpec(expert=2, remat="layer")}, True),
+        ({"parallel": ParallelSpec(expert=2, capacity=1.15)}, False),
     ],
 )
 def test_the_fingerprint_is_what_changes_the_numbers(change, same):

@@ -56,6 +56,23 @@ def test_outputs_loads_and_all_gradients_match_the_oracle(case):
         assert relative(a, b) < TOLERANCE
 
 
+def test_large_experts_take_turns_and_expert_e_is_none(case, monkeypatch):
+    """Blocks one after the other, and assignments to no expert: still the oracle's output and gradients."""
+    x, expert, weight, experts, cotangent = case
+    expert = expert.at[::5].set(E)
+
+    def gradients(moe):
+        return jax.jit(
+            jax.grad(lambda x, w, e: (moe(x, expert, w, e)[0] * cotangent).sum(), argnums=(0, 1, 2))
+        )(x, weight, experts)
+
+    monkeypatch.setattr("ladder.moe.ep.grouped.LARGE", 0)
+    ours, theirs = gradients(layer.moe), gradients(dense_moe)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert relative(a, b) < TOLERANCE
+    assert not np.asarray(ours[0])[::5].any() and not np.asarray(ours[1])[::5].any()
+
+
 def test_what_padding_rows_hold_reaches_neither_output_nor_gradient(case, monkeypatch):
     x, expert, weight, experts, cotangent = case
 
@@ -84,12 +101,12 @@ def test_every_assignment_has_a_row_of_its_own_in_its_experts_group(sizes, data)
     experts, top_k = sizes
     flat = data.draw(st.lists(st.integers(0, experts - 1), min_size=40, max_size=40))
     expert = np.array(flat, np.int32).reshape(-1, top_k)
-    b = block_rows(expert.size, experts)
+    b = block_rows(expert.size, experts, weights=1)
     plan = jax.tree.map(np.asarray, SORTED(jnp.asarray(expert), experts, b))
 
     slots = plan.slot.ravel()
     assert len(set(slots.tolist())) == expert.size
-    assert slots.max() < layout_rows(expert.size, experts) == len(plan.source)
+    assert slots.max() < layout_rows(expert.size, experts, b) == len(plan.source)
     np.testing.assert_array_equal(plan.source[slots], np.arange(expert.size))
     assert plan.used.sum() == expert.size and plan.used[slots].all()
     np.testing.assert_array_equal(plan.group_sizes, np.bincount(expert.ravel(), minlength=experts))

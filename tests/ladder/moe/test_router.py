@@ -58,11 +58,14 @@ def test_the_bias_has_no_gradient_and_the_scores_of_chosen_experts_have_one(skew
 def balanced(scores, bias):
     """(load under `bias`, the bias of the next step, beta, margins)"""
     routing = router.route(scores, bias, K, SUM)
-    margin = routing.margin[None]
-    lo, hi = router.margin_range(margin)
-    beta = router.measured_beta(router.margin_counts(margin, lo, hi), lo, hi, K)
     load = jnp.bincount(routing.expert.ravel(), length=E)
-    return load, router.balancing_bias(beta)[0], beta[0], routing.margin
+    beta = measured(routing.margin)
+    return load, router.balancing_bias(beta[None])[0], beta, routing.margin
+
+
+def measured(margin):
+    lo, hi = router.margin_range(margin)
+    return router.measured_beta(router.margin_counts(margin, lo, hi), lo, hi, K)
 
 
 def test_quantile_balancing_evens_out_a_skewed_load_within_ten_steps(skewed):
@@ -85,7 +88,11 @@ def test_beta_is_the_exact_quantile_to_one_bin(skewed):
 
 
 def test_margins_that_are_all_equal_give_that_margin():
-    margin = jnp.full((1, 16, E), 0.25)
-    lo, hi = router.margin_range(margin)
-    beta = router.measured_beta(router.margin_counts(margin, lo, hi), lo, hi, K)
-    np.testing.assert_allclose(beta, 0.25, atol=2e-6)
+    np.testing.assert_allclose(measured(jnp.full((16, E), 0.25)), 0.25, atol=2e-6)
+
+
+def test_padding_moves_no_balance(skewed):
+    margin = router.route(skewed[:256], jnp.zeros(E), K, SUM).margin
+    padded = jnp.concatenate([margin, jnp.full((64, E), jnp.inf)])
+    np.testing.assert_array_equal(measured(padded), measured(margin))
+    np.testing.assert_array_equal(measured(padded[256:]), np.zeros(E))  # nothing but padding

@@ -47,6 +47,9 @@ GOLDEN = [
 ]  # train_ce of each step
 
 
+GOLDEN_FULL: list[float] = []  # of the whole architecture under MuonH
+
+
 def tokens(step: int) -> np.ndarray:
     """Rows with something to learn: each counts up from a random byte, with a bit of noise."""
     rng = np.random.default_rng(step)
@@ -54,9 +57,9 @@ def tokens(step: int) -> np.ndarray:
     return np.where(rng.random(rows.shape) < 0.1, rng.integers(0, 257, rows.shape), rows).astype(np.int32)
 
 
-def trained(**layout):
+def trained(run=RUN, **layout):
     """(state, metrics of each step)"""
-    run = RUN.replace(parallel=ParallelSpec(**layout))
+    run = run.replace(parallel=ParallelSpec(**layout))
     mesh = make_mesh(run.parallel)
     step, state, history = make_step(run, mesh), init_state(run, mesh), []
     for i in range(STEPS):
@@ -76,12 +79,74 @@ def test_the_losses_are_the_golden_ones(plain):
     np.testing.assert_allclose([m["train_ce"] for m in plain[1]], GOLDEN, rtol=SAME)
 
 
-@pytest.mark.parametrize("layout", [{"data": 8}, {"data": 2, "micro_batch_rows": 4}])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"data": 8},
+        {"data": 2, "micro_batch_rows": 4},
+        {"data": 2, "expert": 4},
+        {"expert": 2, "remat": "layer"},
+    ],
+)
 def test_devices_and_micro_batches_change_no_loss(plain, layout):
     _, history = trained(**layout)
     for name in ("train_ce", "train_loss", "grad_norm", "router_entropy", "max_over_mean_load", "logit_z"):
         expected = [metrics[name] for metrics in plain[1]]
         np.testing.assert_allclose([m[name] for m in history], expected, rtol=SAME, err_msg=name)
+
+
+FULL = RUN.replace(
+    model=RUN.model.replace(
+        layers=2,
+        heads=4,
+        kv_heads=2,
+        global_kv_heads=1,
+        window=6,
+        global_every=2,
+        rope_fraction=0.5,
+        qk_mult=1.3,
+        exclusive_attention=True,
+        head_gate=True,
+        isolate_documents=True,
+        gated_norm_rank=4,
+        latent_width=4,
+        shared_experts=2,
+    ),
+    optimizer=OptimizerSpec(kind="muonh", lr=0.005, matrix_lr=0.02, weight_decay=0.0, clip_norm=None),
+)
+
+
+@pytest.fixture(scope="module")
+def full():
+    return trained(FULL)
+
+
+def test_the_losses_of_the_whole_architecture_are_the_golden_ones(full):
+    np.testing.assert_allclose([m["train_ce"] for m in full[1]], GOLDEN_FULL, rtol=SAME)
+
+
+@pytest.mark.parametrize("layout", [{"data": 2, "expert": 4, "remat": "layer"}])
+def test_the_whole_architecture_trains_alike_on_a_mesh(full, layout):
+    """Experts and matrices in shards. MuonH works in bfloat16, where another order of sums is seen sooner."""
+    state, history = trained(FULL, **layout)
+    np.testing.assert_allclose([m["train_ce"] for m in history], [m["train_ce"] for m in full[1]], rtol=2e-3)
+    assert {d.index for d in state.params["exp_up"].addressable_shards} == {
+        (slice(None), slice(e, e + 1), slice(None), slice(None)) for e in range(4)
+    }
+
+
+def test_a_limited_capacity_drops_and_says_how_much():
+    """Room for a quarter of an even share: what is dropped adds nothing, and evaluation drops nothing."""
+    run = RUN.replace(parallel=ParallelSpec(expert=4, capacity=0.25))
+    mesh = make_mesh(run.parallel)
+    _, metrics = make_step(run, mesh)(init_state(run, mesh), tokens(0))
+    assert 0.7 < float(metrics["drop_fraction"]) < 0.8
+    roomy = run.replace(parallel=ParallelSpec(expert=4, capacity=4.0))
+    _, metrics = make_step(roomy, mesh)(init_state(run, mesh), tokens(0))
+    assert float(metrics["drop_fraction"]) == 0
+    assert float(metrics["train_ce"]) == pytest.approx(GOLDEN[0], rel=SAME)
+    nats, weight = make_eval(run, mesh)(init_state(run, mesh), tokens(0))
+    assert float(nats / weight) == pytest.approx(GOLDEN[0], rel=SAME)
 
 
 def test_it_learns_and_reports_what_a_row_needs(plain):
