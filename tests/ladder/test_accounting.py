@@ -7,8 +7,12 @@ import math
 
 import pytest
 
+from ladder import OptimizerSpec, ParallelSpec
 from ladder.accounting import (
+    LOGITS,
+    QUERY_BLOCK,
     active_parameters,
+    device_bytes,
     eval_points,
     forward_flops,
     parameters,
@@ -37,6 +41,19 @@ def test_parameters_by_hand():
     }
     assert found.total == sum(found.groups.values())
     assert found.active == 2 * (ATTENTION + ROUTER + 2 * EXPERT + SHARED)
+    assert found.active_groups == {
+        "attention": 2 * ATTENTION,
+        "router": 2 * ROUTER,
+        "experts": 2 * 2 * EXPERT,
+        "shared": 2 * SHARED,
+    }
+    assert found.trained_as == {
+        "embedding": 257 * 8,
+        "vector": 8 + 2 * (8 + 8) + 8 + 2 * 4,
+        "matrix": 2 * (ATTENTION + 4 * EXPERT + SHARED),
+        "gate": 2 * ROUTER,
+        "head": 257 * 8,
+    }
     assert found.lm_head == 257 * 8
     assert active_parameters(RUN) == found.active
     assert active_parameters(RUN.replace(count_lm_head=True)) == found.active + 257 * 8
@@ -56,21 +73,29 @@ def flops_by_loops(model, lm_head):
         nonlocal total
         total += 2 * rows * columns
 
-    for _ in range(model.layers):
+    for is_global in model.is_global:
+        keys = model.context if is_global else model.window or model.context
+        inside = model.latent_width or model.width
         for _ in range(model.heads):
             product(model.width, model.head_dim)  # query
             product(model.head_dim, model.width)  # output
-            for _ in range(model.context):
+            for _ in range(keys):
                 total += 2 * model.head_dim  # score
                 total += 2 * model.head_dim  # weighted value
                 total += 3
-        for _ in range(model.kv_heads):
+        for _ in range((is_global and model.global_kv_heads) or model.kv_heads):
             product(model.width, model.head_dim)
             product(model.width, model.head_dim)
         product(model.width, model.experts)
-        for hidden in [model.expert_width] * model.top_k + [model.shared_width] * model.shared_experts:
+        if model.latent_width:
+            product(model.width, inside)
+            product(inside, model.width)
+        for _ in range(model.top_k):
             for _ in ("gate", "up", "down"):
-                product(model.width, hidden)
+                product(inside, model.expert_width)
+        for _ in range(model.shared_experts):
+            for _ in ("gate", "up", "down"):
+                product(model.width, model.shared_width)
     if lm_head:
         product(model.width, model.vocab_size)
     return total
@@ -82,11 +107,29 @@ def flops_by_loops(model, lm_head):
         MODEL,
         MODEL.replace(shared_experts=0, shared_width=0),
         MODEL.replace(heads=6, kv_heads=3, layers=3, context=31, top_k=3, conv_taps=4),
+        MODEL.replace(
+            heads=6,
+            kv_heads=3,
+            global_kv_heads=2,
+            layers=5,
+            context=31,
+            window=7,
+            global_every=2,
+            latent_width=3,
+        ),
     ],
 )
 @pytest.mark.parametrize("lm_head", [False, True])
 def test_forward_flops_equal_the_loops(model, lm_head):
-    assert forward_flops(model, lm_head) == flops_by_loops(model, lm_head)
+    assert forward_flops(model, lm_head, true_globals=True) == flops_by_loops(model, lm_head)
+    published = model.replace(layers=model.layers - model.layers % (model.global_every or 1))
+    assert forward_flops(published, lm_head) == flops_by_loops(published, lm_head)
+
+
+def test_the_published_count_forgets_that_the_last_layer_is_global_too():
+    model = MODEL.replace(layers=5, context=32, window=8, global_every=2)
+    more = forward_flops(model, true_globals=True) - forward_flops(model)
+    assert more == (32 - 8) * model.heads * (4 * model.head_dim + 3)
 
 
 def test_training_is_three_forwards_of_every_token_and_the_head_is_counted_on_request():
@@ -105,6 +148,50 @@ def test_counts_beyond_64_bits_stay_exact():
 def test_shared_experts_share_of_a_tokens_expert_compute():
     assert shared_fraction(MODEL) == 10 / (10 + 2 * 6)
     assert shared_fraction(MODEL.replace(shared_experts=0, shared_width=0)) == 0
+    assert shared_fraction(MODEL.replace(latent_width=4)) == 8 * 10 / (8 * 10 + 4 * 2 * 6)
+
+
+MUONH = OptimizerSpec(kind="muonh", lr=0.01, matrix_lr=0.02)
+
+
+@pytest.mark.parametrize(("optimizer", "matrix"), [(RUN.optimizer, 8), (MUONH, 4)])
+def test_bytes_of_one_device_by_hand(optimizer, matrix):
+    count = parameters(MODEL)
+    untrained = 2 * 4  # the router's bias
+    held = device_bytes(RUN.replace(optimizer=optimizer))
+    assert held.weights == 4 * count.total and held.gradients == 4 * (count.total - untrained)
+    assert held.optimizer == 8 * (count.total - untrained) - (8 - matrix) * count.trained_as["matrix"]
+    assert held.total == held.weights + held.optimizer + held.gradients + held.activations
+
+
+def test_devices_on_the_expert_axis_share_what_divides():
+    """Four devices: experts and all that has a width; gains and the router's bias stay whole on each."""
+    held = device_bytes(RUN.replace(optimizer=MUONH, parallel=ParallelSpec(expert=4)))
+    vectors, count = 8 + 2 * (8 + 8) + 8, parameters(MODEL)
+    divided = count.total - vectors - 2 * 4
+    assert held.weights == 4 * (divided // 4 + vectors + 2 * 4)
+    assert held.optimizer == (8 * divided - 4 * count.trained_as["matrix"]) // 4 + 8 * vectors
+    replicas = device_bytes(RUN.replace(optimizer=MUONH, parallel=ParallelSpec(data=4)))
+    assert replicas.weights == 4 * count.total
+
+
+def test_activations_grow_with_what_a_device_works_on_and_remat_keeps_layer_inputs_alone():
+    model = MODEL.replace(layers=8)
+    whole = device_bytes(RUN.replace(model=model))
+    micro = device_bytes(RUN.replace(model=model, parallel=ParallelSpec(micro_batch_rows=1)))
+    remat = device_bytes(RUN.replace(model=model, parallel=ParallelSpec(remat="layer")))
+    half = device_bytes(RUN.replace(model=model.replace(compute_dtype="bfloat16")))
+    assert micro.activations == whole.activations // 4 and micro.gradients == 2 * whole.gradients
+    assert remat.activations < whole.activations / 2 and half.activations < whole.activations
+    long = RUN.replace(model=model.replace(context=4096), batch_tokens=4 * 4096)
+    scores = 4 * 3 * model.heads * 4096 * 4096
+    assert device_bytes(long).activations < 8 * scores  # those of a block at a time, and no layer keeps them
+
+
+def test_what_the_estimate_of_activations_knows_of_the_core():
+    from ladder.moe import attention, loss
+
+    assert attention.BLOCK == QUERY_BLOCK and loss.LOGITS == LOGITS
 
 
 def test_eval_points_are_the_axis_of_a_forecast():
