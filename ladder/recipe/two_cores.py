@@ -1,4 +1,4 @@
-"""Named recipes: width -> a whole run. Each rule stands beside where it comes from.
+"""The laptop recipe: small models of real text that train on processor cores in minutes.
 
 "Trial" is our own measurement on two cores, the ladder d 32 / 40 / 48 / 56 -> 72 of real text whose table
 tests/ladder/test_recipe.py repeats.
