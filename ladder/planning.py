@@ -5,19 +5,26 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from io import StringIO
 from pathlib import Path
 
 import pandas as pd
-from rich.console import Console, Group
-from rich.table import Table
-from rich.text import Text
 
-from ladder.accounting import active_parameters, forward_flops, parameters, scaling_flops, shared_fraction
+from ladder.accounting import (
+    active_parameters,
+    device_bytes,
+    forward_flops,
+    parameters,
+    scaling_flops,
+    shared_fraction,
+    train_flops,
+)
 from ladder.gating import waves
-from ladder.spec import Ladder, Resources, Rung, RunSpec
+from ladder.plan_checks import idle_or_missing, is_local, not_here, problems, warnings
+from ladder.plan_table import render
+from ladder.resources import Accelerator, Resources
+from ladder.spec import Ladder, Rung, RunSpec
 
 CALIBRATION_S = 2.0
 
@@ -38,8 +45,9 @@ CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 @dataclass(frozen=True)
 class PlannedRun:
     """One run. flops counts the output head where the ladder does; memory_bytes is an estimate for one
-    accelerator, or one host of processors; seconds is None where this machine's calibration says nothing
-    (accelerators, several hosts)."""
+    accelerator, or one host of processors, and the four kinds of bytes before it are on one device. seconds
+    is wall time: on this machine's processors by its calibration, on accelerators by their stated MFU, else
+    None. usd is the cost of those seconds at the stated price, None where none is stated."""
 
     run: str
     rung: str
@@ -55,41 +63,55 @@ class PlannedRun:
     peak_lr: float
     peak_matrix_lr: float
     flops: float
+    flops_without_head: float
+    flops_with_head: float
     flops_of_target: float | None
+    weight_bytes: int
+    optimizer_bytes: int
+    gradient_bytes: int
+    activation_bytes: int
     memory_bytes: int
     seconds: float | None
+    usd: float | None
     devices: str
+    accelerator: Accelerator | None
 
 
 @dataclass(frozen=True)
 class Plan:
     """`problems` are reasons not to start here, `elsewhere` names what this machine does not have at all
     (`ladder run` refuses both with exit code 2), `warnings` are reasons to think. `seconds` is the whole
-    ladder's wall time, placed by resources; None when a run's is not known."""
+    ladder's wall time on this machine, placed by resources, and `usd` its cost on accelerators; None when
+    that of a run is not known. rungs_of_target: FLOPs of all rungs over the target's."""
 
     name: str
+    hypothesis: Mapping[str, str]  # its parts that say something
     runs: tuple[PlannedRun, ...]
     seconds: float | None
+    usd: float | None
+    rungs_of_target: float | None
     warnings: tuple[str, ...]
     problems: tuple[str, ...]
     elsewhere: tuple[str, ...]
 
     def frame(self) -> pd.DataFrame:
-        """A row a run, in the columns of PlannedRun; what is not known is NaN."""
-        frame = pd.DataFrame([asdict(run) for run in self.runs])
-        return frame.astype({"flops_of_target": float, "seconds": float})
+        """A row a run, in the columns of PlannedRun, accelerators by name; what is not known is NaN."""
+        rows = [asdict(run) | {"accelerator": run.accelerator and run.accelerator.name} for run in self.runs]
+        return pd.DataFrame(rows).astype({"flops_of_target": float, "seconds": float, "usd": float})
 
     def to_json(self) -> str:
         """Every field of the plan and of its runs; what is not known is null."""
-        return json.dumps(asdict(self), allow_nan=False)
+        return json.dumps(asdict(self), allow_nan=False, default=Accelerator.model_dump)
 
     def __str__(self) -> str:
-        return _render(self)
+        return render(self)
 
 
 def plan(ladder: Ladder, *, calibrate: bool = True) -> Plan:
-    """Price every run of `ladder`. `calibrate` times this machine for two seconds; without it no times."""
-    gemm_rate = measure_gemm_rate() if calibrate else None
+    """Price every run of `ladder`. `calibrate` times this machine for two seconds if a run is to train on
+    it; without it no such times."""
+    here = any(is_local(rung.resources) for rung in ladder.everything)
+    gemm_rate = measure_gemm_rate() if calibrate and here else None
     target = scaling_flops(ladder.target.run) if ladder.target else None
     runs = tuple(
         _planned(name, spec, rung, rung is ladder.target, target, gemm_rate)
@@ -97,25 +119,42 @@ def plan(ladder: Ladder, *, calibrate: bool = True) -> Plan:
         for name, spec in rung.runs
     )
     cpus, memory = len(os.sched_getaffinity(0)), machine_memory()
-    asked = [(run, rung.resources) for rung in ladder.everything for run in runs if run.rung == rung.name]
+    asked = [(run, rung) for rung in ladder.everything for run in runs if run.rung == rung.name]
     last = ((ladder.target,),) if ladder.target else ()
     names = [{rung.name for rung in wave} for wave in (*waves(ladder), *last)]
-    peak, seconds = placed([[item for item in asked if item[0].rung in wave] for wave in names], cpus)
+    placeable = [(run, rung.resources) for run, rung in asked]
+    peak, seconds = placed([[item for item in placeable if item[0].rung in wave] for wave in names], cpus)
+    costs = [run.usd for run in runs if run.usd is not None]
     return Plan(
-        ladder.name,
-        runs,
-        seconds,
-        tuple(_warnings(runs)),
-        tuple(_problems(asked, peak, cpus, memory)),
-        tuple(filter(None, (not_here(run.run, resources) for run, resources in asked))),
+        name=ladder.name,
+        hypothesis=_said(ladder),
+        runs=runs,
+        seconds=seconds,
+        usd=sum(costs) if len(costs) == len(runs) else None,
+        rungs_of_target=sum(run.flops for run in runs if run.role == "rung") / target if target else None,
+        warnings=(*warnings(runs), *idle_or_missing(asked)),
+        problems=tuple(problems(placeable, peak, cpus, memory)),
+        elsewhere=tuple(filter(None, (not_here(run.run, resources) for run, resources in placeable))),
     )
+
+
+def _said(ladder: Ladder) -> dict[str, str]:
+    if ladder.hypothesis is None:
+        return {}
+    parts = ladder.hypothesis.model_dump(include={"question", "prediction", "decides"})
+    return {part: text for part, text in parts.items() if text}
 
 
 def _planned(
     name: str, spec: RunSpec, rung: Rung, is_target: bool, target: int | None, gemm_rate: float | None
 ) -> PlannedRun:
-    active, flops = active_parameters(spec), scaling_flops(spec)
-    timed = gemm_rate if is_local(rung.resources) and rung.resources.hosts == 1 else None
+    active, flops, resources = active_parameters(spec), scaling_flops(spec), rung.resources
+    held, kind, took = device_bytes(spec), resources.accelerator, None
+    if kind:
+        took = accelerated_seconds(spec, resources, kind)
+    elif gemm_rate and is_local(resources) and resources.hosts == 1:
+        took = seconds(spec, resources, gemm_rate)
+    price = kind.usd_per_hour if kind else None
     return PlannedRun(
         run=name,
         rung=rung.name,
@@ -131,36 +170,33 @@ def _planned(
         peak_lr=spec.optimizer.lr,
         peak_matrix_lr=spec.optimizer.matrix_lr,
         flops=float(flops),
+        flops_without_head=float(train_flops(spec)),
+        flops_with_head=float(train_flops(spec, lm_head=True)),
         flops_of_target=flops / target if target else None,
-        memory_bytes=memory_bytes(spec, rung.resources),
-        seconds=seconds(spec, rung.resources, timed) if timed else None,
-        devices=_devices(rung.resources),
+        weight_bytes=held.weights,
+        optimizer_bytes=held.optimizer,
+        gradient_bytes=held.gradients,
+        activation_bytes=held.activations,
+        memory_bytes=memory_bytes(spec, resources),
+        seconds=took,
+        usd=None if took is None or price is None else took / 3600 * resources.devices * price,
+        devices=_devices(resources),
+        accelerator=kind,
     )
 
 
-def is_local(resources: Resources) -> bool:
-    """Does the run fit the machine that plans it by kind: processors and nothing else? Several hosts of them
-    are processes that share it."""
-    return resources.gpus == 0 and not resources.custom
-
-
 def memory_bytes(spec: RunSpec, resources: Resources) -> int:
-    """Estimate of the memory of one accelerator, or of one host where processors train.
-
-    A device holds float32 weights, gradients and two AdamW moments (16 bytes a parameter), and for one
-    micro-batch what the backward pass keeps of each layer and the logits with their gradient. A host holds
-    that for each of its devices, and `PROCESS_BYTES` of runtime and compiled code.
-    """
-    model = spec.model
-    rows = spec.parallel.micro_batch_rows or spec.rows // spec.parallel.data
-    tokens = rows * model.context
-    expert = 4 * (model.top_k * model.expert_width + model.shared_experts * model.shared_width)
-    attention = 4 * (model.heads + model.kv_heads) * model.head_dim + 3 * model.heads * model.context
-    layer = 8 * model.width + model.top_k * 2 * model.width + expert + attention
-    device = 16 * parameters(model).total + 4 * tokens * (model.layers * layer + 3 * model.vocab_size)
+    """Estimate of the memory of one accelerator, or of one host where processors train: what each of its
+    devices holds (`accounting.device_bytes`), and `PROCESS_BYTES` of runtime and compiled code."""
+    device = device_bytes(spec).total
     if resources.gpus:
         return device
-    return PROCESS_BYTES + device * math.ceil(spec.parallel.data / resources.hosts)
+    return PROCESS_BYTES + device * math.ceil(spec.parallel.devices / resources.hosts)
+
+
+def accelerated_seconds(spec: RunSpec, resources: Resources, kind: Accelerator) -> float:
+    """Wall time of the training FLOPs, output head counted, at the stated MFU of all accelerators."""
+    return train_flops(spec, lm_head=True) / (resources.devices * kind.flops_per_s * kind.mfu)
 
 
 def seconds(spec: RunSpec, resources: Resources, gemm_rate: float) -> float:
@@ -174,7 +210,7 @@ def seconds(spec: RunSpec, resources: Resources, gemm_rate: float) -> float:
 def placed(waves: list[list[tuple[PlannedRun, Resources]]], cpus: int) -> tuple[int, float | None]:
     """(peak memory in bytes, wall seconds) of the driver's queue on this machine: wave after wave (the rungs
     that may run side by side, last the target), in each as many at a time as processors allow, in order. None
-    seconds when a run's time is not known."""
+    seconds when a run's time is not known or it trains elsewhere."""
     memory, total = 0, 0.0
     for wave in waves:
         running: list[tuple[float, int, int]] = []  # (end, processors, bytes)
@@ -188,7 +224,8 @@ def placed(waves: list[list[tuple[PlannedRun, Resources]]], cpus: int) -> tuple[
             running.append((now + (run.seconds or 0), wanted, run.memory_bytes * resources.hosts))
             memory = max(memory, sum(held for *_, held in running))
         total += max((end for end, *_ in running), default=0.0)
-    return memory, None if any(run.seconds is None for wave in waves for run, _ in wave) else total
+    known = all(run.seconds is not None and is_local(resources) for wave in waves for run, resources in wave)
+    return memory, total if known else None
 
 
 def measure_gemm_rate() -> float:
@@ -220,157 +257,7 @@ def machine_memory() -> int:
     return physical if text == "max" else min(physical, int(text))
 
 
-def _warnings(runs: tuple[PlannedRun, ...]) -> Iterator[str]:
-    ratios = {run.run: run.tokens_per_active for run in runs}
-    low, high = min(ratios, key=ratios.__getitem__), max(ratios, key=ratios.__getitem__)
-    if ratios[high] / ratios[low] >= 1.1:
-        yield (
-            f"tokens per active parameter go from {ratios[low]:.3g} ({low}) to {ratios[high]:.3g} ({high}): "
-            "the law in compute allows 10 %; set steps so that steps * batch_tokens is the same multiple of "
-            "every run's active parameters"
-        )
-    rungs = [run for run in runs if run.role == "rung"]
-    bottom, top = min(run.flops for run in rungs), max(run.flops for run in rungs)
-    if top < 10 * bottom:
-        yield (
-            f"the rungs span {top / bottom:.2g}x in FLOPs: below 10x they say little about the exponent "
-            "of the law, and the band will be wide"
-        )
-    for target in runs[len(rungs) :]:
-        if target.flops < top:
-            yield f"the target has {_flops(target.flops)} FLOPs, less than the top rung's {_flops(top)}"
-        elif target.flops > 500 * top:
-            yield (
-                f"the target is {target.flops / top:.3g}x the top rung in FLOPs: beyond 500x no public "
-                "ladder shows what a forecast is worth"
-            )
-
-
-def _problems(asked: list[tuple[PlannedRun, Resources]], peak: int, cpus: int, memory: int) -> Iterator[str]:
-    for run, resources in asked:
-        if not is_local(resources):
-            continue
-        if (wanted := resources.cpus * resources.hosts) > cpus:
-            yield (
-                f"{run.run} asks for {wanted} CPUs (Resources(cpus={resources.cpus}, hosts="
-                f"{resources.hosts})), this machine has {cpus}: lower its Resources"
-            )
-        if (needed := run.memory_bytes * resources.hosts) > memory:
-            yield (
-                f"{run.run} needs about {_bytes(needed)}, this machine has {_bytes(memory)}: use a "
-                "smaller parallel.micro_batch_rows or a smaller model"
-            )
-    single = [run.memory_bytes * resources.hosts for run, resources in asked if is_local(resources)]
-    if peak > memory >= max(single, default=0):
-        yield (
-            f"runs that train at the same time need about {_bytes(peak)}, this machine has {_bytes(memory)}: "
-            "raise Resources(cpus=...), so that fewer run together"
-        )
-
-
-def not_here(run: str, resources: Resources) -> str:
-    """Why a local cluster has no place for a run, whatever its size; empty when it has."""
-    if is_local(resources):
-        return ""
-    wanted = [f"gpus={resources.gpus}"] * bool(resources.gpus)
-    wanted += [f"custom={dict(resources.custom)}"] * bool(resources.custom)
-    return (
-        f"{run} asks for Resources({', '.join(wanted)}), the local cluster has processors only: "
-        "`ladder run` refuses it here"
-    )
-
-
-LEGEND = (
-    "active: parameters that a token uses; shared: the part of its expert compute that every token takes; "
-    "per active: tokens for each active parameter; peak lr: of embeddings and gains, then of matrices; "
-    "of target: FLOPs in percent of the target's; on: what each run occupies"
-)
-
-
 def _devices(resources: Resources) -> str:
-    each = f"{resources.gpus} GPU" if resources.gpus else f"{resources.cpus} CPU"
+    kind = resources.accelerator.name if resources.accelerator else "GPU"
+    each = f"{resources.gpus} {kind}" if resources.gpus else f"{resources.cpus} CPU"
     return each if resources.hosts == 1 else f"{resources.hosts} x {each}"
-
-
-def _render(plan: Plan) -> str:
-    console = Console(file=StringIO(), width=88, no_color=True, legacy_windows=False)
-    size = _table("", "width", "params\ntotal", "\nactive", "shared\nof experts", "tokens", "per\nactive")
-    for column in ("steps", "batch\ntokens", "peak lr", "\nmatrices"):
-        size.add_column(column, justify="right")
-    cost = _table("", "train\nFLOPs", "of\ntarget", "on", "memory,\nestimate", "time,\nestimate")
-    for run in plan.runs:
-        if run.role == "target":
-            size.add_section()
-            cost.add_section()
-        size.add_row(
-            run.run,
-            str(run.width),
-            _big(run.params_total),
-            _big(run.params_active),
-            f"{run.shared_fraction:.0%}",
-            _big(run.tokens),
-            f"{run.tokens_per_active:.3g}",
-            f"{run.steps:,}",
-            f"{run.batch_tokens:,}",
-            f"{run.peak_lr:.3g}",
-            f"{run.peak_matrix_lr:.3g}",
-        )
-        cost.add_row(
-            run.run,
-            _flops(run.flops),
-            "-" if run.flops_of_target is None else f"{100 * run.flops_of_target:.3g}%",
-            run.devices,
-            _bytes(run.memory_bytes),
-            _duration(run.seconds),
-        )
-    flops = _flops(sum(run.flops for run in plan.runs))
-    time = (
-        ""
-        if plan.seconds is None
-        else f", about {_duration(plan.seconds)} on this machine, as `ladder run` places them"
-    )
-    title = f"{plan.name}: {len(plan.runs)} runs, {flops} FLOPs{time}"
-    notes = [
-        f"{kind}: {text}"
-        for kind, texts in (
-            ("warning", plan.warnings),
-            ("not here", plan.elsewhere),
-            ("PROBLEM", plan.problems),
-        )
-        for text in texts
-    ]
-    console.print(Group(Text(title), size, Text(), cost, Text(LEGEND, style="dim"), *map(Text, notes)))
-    text = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
-    return "\n".join(line.rstrip() for line in text.splitlines())
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(column, justify="right" if column else "left")
-    return table
-
-
-def _flops(number: float) -> str:
-    return f"{number:.2e}".replace("e+", "e")  # 2.65e19
-
-
-def _big(number: float) -> str:
-    """59.9k, 1.6B"""
-    for limit, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if number >= limit:
-            return f"{number / limit:.3g}{unit}"
-    return f"{number:.3g}"
-
-
-def _bytes(number: float) -> str:
-    return f"{number / 1e9:.{2 if number < 1e10 else 0}f} GB"
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    for limit, unit in ((86400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * limit:
-            return f"{seconds / limit:.1f} {unit}"
-    return f"{seconds:.0f} s"

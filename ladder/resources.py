@@ -33,3 +33,8 @@ class Resources(Value):
         if self.accelerator and not self.gpus:
             raise ValueError(f"accelerator={self.accelerator.name!r} but gpus=0: say how many a host has")
         return self
+
+    @property
+    def devices(self) -> int:
+        """Accelerators of all hosts."""
+        return self.gpus * self.hosts

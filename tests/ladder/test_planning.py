@@ -1,13 +1,15 @@
 """The table before money is spent: its numbers, its warnings, what it refuses, how it reads."""
 
+import json
 import math
 
 import pytest
 
-from ladder import EvalSpec, Gate, Ladder, ParallelSpec, Resources, Rung, plan, planning
-from ladder.accounting import active_parameters, parameters, scaling_flops
+from ladder import Accelerator, EvalSpec, Gate, Ladder, ParallelSpec, Resources, Rung, load, plan, planning
+from ladder.accounting import active_parameters, device_bytes, parameters, scaling_flops, train_flops
+from ladder.plan_table import big, duration, money
 from ladder.recipe import laptop
-from tests.ladder.examples import LADDER, RUN
+from tests.ladder.examples import LADDER, ROOT, RUN
 
 
 @pytest.fixture
@@ -138,11 +140,12 @@ def test_other_machines_are_not_judged_by_this_one(machine, monkeypatch):
     elsewhere = Resources(gpus=8, hosts=2, cpus=64)
     run = RUN.replace(parallel=ParallelSpec(data=2))
     ladder = Ladder(name="l", rungs=(Rung(name="big", run=run, resources=elsewhere),))
+    monkeypatch.setattr(planning, "measure_gemm_rate", lambda: pytest.fail("nothing trains here"))
     planned = plan(ladder)
     assert planned.problems == () and planned.seconds is None
     assert planned.runs[0].devices == "2 x 8 GPU" and planned.runs[0].seconds is None
     (reason,) = planned.elsewhere
-    assert "big asks for Resources(gpus=8), the local cluster has processors only" in reason
+    assert "big asks for Resources(gpus=8, hosts=2), the local cluster has processors only" in reason
     assert reason in " ".join(str(planned).split())
 
 
@@ -182,18 +185,83 @@ def test_the_table_is_readable_in_a_terminal_of_90_columns(machine):
     assert "…" not in text and "\x1b" not in text
 
 
+CHIP = Accelerator(name="chip", flops_per_s=1e12, memory_bytes=10**9, mfu=0.5, usd_per_hour=3.0)
+
+
+def on_chips(run, **resources):
+    held = Resources(**({"gpus": 2, "hosts": 3, "accelerator": CHIP} | resources))
+    return Ladder(name="l", rungs=(Rung(name="d8", run=run, resources=held),))
+
+
+def test_accelerators_are_priced_by_what_the_experiment_states(machine):
+    run = RUN.replace(batch_tokens=48, parallel=ParallelSpec(data=6))
+    planned = plan(on_chips(run))
+    (row,) = planned.runs
+    assert row.seconds == train_flops(run, lm_head=True) / (6 * 0.5 * 1e12)
+    assert row.usd == pytest.approx(row.seconds / 3600 * 6 * 3.0) == planned.usd
+    assert planned.seconds is None and planned.problems == planned.warnings[1:] == ()
+    held = device_bytes(run)
+    assert (row.weight_bytes, row.optimizer_bytes) == (held.weights, held.optimizer)
+    assert row.memory_bytes == held.total
+    text = " ".join(str(planned).split())
+    assert "3 x 2 chip" in text and "0.5 of its 1.00e12 FLOP/s" in text and "$3.00 an hour each" in text
+    assert "it does not fit this machine" in text
+    free = plan(on_chips(run, accelerator=CHIP.replace(usd_per_hour=None)))
+    assert (
+        free.usd is None and math.isnan(free.frame()["usd"][0]) and "no price" in " ".join(str(free).split())
+    )
+
+
+def test_a_layout_that_is_not_the_machine_and_a_model_too_large_for_it_are_said(machine):
+    run = RUN.replace(batch_tokens=48, parallel=ParallelSpec(data=3))
+    assert any(
+        "d8 is laid out over 3 devices (parallel.data=3), its Resources hold 6" in warning
+        for warning in plan(on_chips(run)).warnings
+    )
+    (problem,) = plan(on_chips(run, accelerator=CHIP.replace(memory_bytes=1000))).problems
+    assert "d8 needs about" in problem and "chip has 0.00 GB" in problem and "parallel.expert" in problem
+
+
+def test_the_535b_ladder_is_priced_without_its_machines(machine):
+    """Published counts to all their digits stand in test_marin.py; here they arrive in the plan."""
+    planned = plan(load(ROOT / "experiments" / "marin_535b.py"))
+    value = json.loads(planned.to_json())
+    rows = {row["run"]: row for row in value["runs"]}
+    assert list(rows) == ["d768", "d1024", "d1536", "d2048", "d6144"]
+    assert [row["steps"] for row in rows.values()] == [11420, 15276, 15128, 20072, 390_251]
+    hero = rows["d6144"]
+    assert hero["params_total"] == 535_477_106_688 and hero["params_active"] == 22_762_487_808
+    assert hero["tokens"] == 18_005_144_633_344 and hero["devices"] == "176 x 4 GB200"
+    assert f"{hero['flops']:.6e}" == "2.610894e+24" and f"{hero['flops_with_head']:.5e}" == "2.69602e+24"
+    assert hero["tokens"] / hero["seconds"] == pytest.approx(3.14e6, rel=0.002)  # as reported, at this MFU
+    assert f"{100 * value['rungs_of_target']:.2f}" == "0.36"
+    assert value["problems"] == [] and len(value["elsewhere"]) == 5 and value["seconds"] is None
+    assert hero["weight_bytes"] == pytest.approx(4 * 535_477_106_688 / 64, rel=1e-3)
+    text = " ".join(str(planned).split())
+    for words in ("18.0T tokens", "announced as 18.75T", "0.36 % of the target", "66.3 days", "4 other runs"):
+        assert words in text
+    assert max(map(len, str(planned).splitlines())) <= 90 and "…" not in text
+
+
+@pytest.mark.parametrize(
+    ("usd", "text"), [(10.5, "$10.50"), (238.6, "$239"), (40_123, "$40,100"), (1.176e7, "$11.8M")]
+)
+def test_money_is_human(usd, text):
+    assert money(usd) == text
+
+
 @pytest.mark.parametrize(
     ("number", "text"), [(950, "950"), (59_904, "59.9k"), (1.6e9, "1.6B"), (2.65e13, "26.5T")]
 )
 def test_sizes_are_human(number, text):
-    assert planning._big(number) == text
+    assert big(number) == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(None, "-"), (59.4, "59 s"), (125, "2.1 min"), (9000, "2.5 h"), (1e6, "11.6 days")]
 )
 def test_durations_are_human(seconds, text):
-    assert planning._duration(seconds) == text
+    assert duration(seconds) == text
 
 
 def test_the_calibration_measures_a_plausible_core(monkeypatch):
