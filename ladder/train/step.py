@@ -201,12 +201,12 @@ def _metrics(
     without room, where the capacity is limited; norm/FAMILY: of the parameters of one family.
     """
     share = routing.load / routing.load.sum(axis=1, keepdims=True)
-    tokens = run.batch_tokens * run.model.experts * run.model.layers
+    scores = float(run.batch_tokens * run.model.experts * run.model.layers)  # passes 32 bits
     families: dict[str, list[Array]] = {}
     for name, tensor in tensors(run.model).items():
         if tensor.trained:
             families.setdefault(tensor.family, []).append(params[name])
-    dropped = {"drop_fraction": routing.dropped.sum() / routing.load.sum()}
+    dropped = {"drop_fraction": (routing.dropped / routing.load.sum(axis=1)).mean()}
     return {
         "train_ce": sums.ce / sums.weight,
         "train_loss": sums.loss / sums.weight,
@@ -217,6 +217,6 @@ def _metrics(
         "router_entropy": -jnp.sum(share * jnp.log(share + 1e-6), axis=1).mean(),
         "max_over_mean_load": share.max() * run.model.experts,
         "dead_experts": jnp.sum(routing.load == 0).astype(jnp.float32),
-        "router_logit_rms": jnp.sqrt(routing.score_square.sum() / tokens),
+        "router_logit_rms": jnp.sqrt(routing.score_square.sum() / scores),
         **(dropped if run.parallel.capacity else {}),
     } | {f"norm/{family}": optax.tree.norm(values) for family, values in families.items()}

@@ -67,7 +67,7 @@ def _there_and_back(
     whose = jnp.where(plan.used, (expert % mine).ravel()[plan.source], mine).reshape(S, P)
     rows, whose = (jax.lax.all_to_all(a, EXPERT, 0, 0) for a in (sent, whose))
     flat = rows.reshape(S * P, -1)
-    y, _ = moe(flat, whose.reshape(S * P, 1), jnp.ones((S * P, 1), flat.dtype), experts)
+    y, _ = moe(flat, whose.reshape(S * P, 1), jnp.ones_like(flat[:, :1]), experts)
     back = jax.lax.all_to_all(y.reshape(rows.shape), EXPERT, 0, 0).reshape(flat.shape)
     dropped = jnp.sum(expert < S * mine) - jnp.sum(plan.keep)
     return combine(back, weight, plan), dropped.astype(jnp.int32)
