@@ -3,12 +3,14 @@
 Counts, FLOPs, steps and rates as published for the rungs; where only the formula is public, what it gives.
 """
 
+import math
 from dataclasses import dataclass
 
 import pytest
 
 from ladder import RunSpec, SpecError
 from ladder.accounting import STATE_BYTES, forward_flops, parameters, train_flops
+from ladder.moe.params import abstract
 from ladder.recipe import marin
 
 
@@ -96,7 +98,7 @@ def test_the_published_figures_come_out_to_their_last_digit(width):
 
 
 @pytest.mark.parametrize("width", RUNGS)
-def test_parameters_in_closed_form(width):
+def test_parameters_in_closed_form_and_as_initialised(width):
     d, L = width, marin(width).model.layers
     heads, E, K, V, half = d // 128, 384, 8, 128_256, d // 2
     kv = max(1, heads // 4, heads // 8) * 128
@@ -106,6 +108,7 @@ def test_parameters_in_closed_form(width):
     count = parameters(marin(width).model)
     assert count.total == L * (big + small) + (2 * L + 2) * 2 * d * 128 + 2 * V * d + 2 * d
     assert count.active == L * (attention + d * E + latent + 3 * K * half * half + shared)
+    assert count.total == sum(math.prod(x.shape) for x in abstract(marin(width).model).values())
 
 
 def test_true_globals_cost_more_where_four_does_not_divide_the_layers():

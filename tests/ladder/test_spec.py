@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ladder import (
+    Accelerator,
     DataSpec,
     EvalSpec,
     Hypothesis,
@@ -27,6 +28,7 @@ from ladder.values import digest
 from tests.ladder.examples import LADDER, MODEL, RUN
 
 SOURCE = Source(domain="text", uri="text.txt")
+CHIP = Accelerator(name="chip", flops_per_s=1e15, memory_bytes=1e11, mfu=0.4)
 START = Phase(start=0.0, weights={"text": 1.0})
 
 
@@ -70,7 +72,10 @@ def runs(draw):
     return RunSpec(
         model=model,
         optimizer=OptimizerSpec(
-            lr=draw(positive()), matrix_lr=draw(positive()), clip_norm=draw(st.none() | positive())
+            kind=draw(st.sampled_from(["adamw", "muonh"])),
+            lr=draw(positive()),
+            matrix_lr=draw(positive()),
+            clip_norm=draw(st.none() | positive()),
         ),
         schedule=ScheduleSpec(warmup=draw(st.floats(0, 1)), final=draw(st.floats(0, 1))),
         data=DataSpec(
@@ -143,13 +148,16 @@ def test_counts_accept_whole_floats_and_nothing_else():
         (lambda: MODEL.replace(global_kv_heads=3, global_every=2), ("heads=2", "global_kv_heads=3")),
         (lambda: MODEL.replace(global_kv_heads=1), ("global_kv_heads=1", "no layer is global")),
         (lambda: MODEL.replace(window=9), ("window=9", "context=8")),
-        (lambda: MODEL.replace(rope_fraction=0.25), ("head_dim=4", "rope_fraction=0.25", "not even")),
+        (lambda: MODEL.replace(rope_fraction=0.25), ("head_dim=4", "rope_fraction=0.25", "pairs of channels")),
         (lambda: MODEL.replace(rope_fraction=0.0), ("rope_fraction", "greater than 0")),
         (lambda: MODEL.replace(qk_mult=31.0), ("qk_mult=31", "62", "float32")),
         (lambda: MODEL.replace(latent_width=0), ("latent_width", "greater than 0")),
         (lambda: MODEL.replace(compute_dtype="float16"), ("compute_dtype", "'float32' or 'bfloat16'")),
         (lambda: OptimizerSpec(lr=0.0, matrix_lr=1.0), ("OptimizerSpec.lr", "0.0")),
         (lambda: OptimizerSpec(lr=float("inf"), matrix_lr=1.0), ("lr", "finite")),
+        (lambda: OptimizerSpec(kind="muon", lr=1.0, matrix_lr=1.0), ("kind", "'adamw' or 'muonh'", "'muon'")),
+        (lambda: Resources(accelerator=CHIP), ("accelerator='chip'", "gpus=0")),
+        (lambda: CHIP.replace(mfu=26.75), ("mfu", "less than or equal to 1")),
         (lambda: ScheduleSpec(warmup=1.5), ("warmup", "1.5")),
         (lambda: Source(domain="a/b", uri="x"), ("'a/b'", "no name")),
         (lambda: Source(domain="../x", uri="x"), ("'../x'", "no name")),

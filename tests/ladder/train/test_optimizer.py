@@ -4,6 +4,7 @@ AdamW's own comparison stands in test_step.py.
 """
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +14,14 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from ladder import OptimizerSpec, ScheduleSpec
+from ladder import OptimizerSpec, ParallelSpec, ScheduleSpec
+from ladder.accounting import device_bytes
+from ladder.moe.mesh import make_mesh
+from ladder.recipe import marin
 from ladder.tensors import tensors
 from ladder.train.muonh import orthogonalized, step_on_sphere
 from ladder.train.optimizer import learning_rate, optimizer
+from ladder.train.step import shapes, shardings
 from tests.ladder.examples import MODEL
 from tests.ladder.examples import RUN as EXAMPLE
 from tests.reference import optimizers as reference
@@ -195,3 +200,17 @@ def test_memory_is_one_buffer_for_muonh_and_two_for_adam():
     held = sum(leaf.size for leaf in jax.tree.leaves(state) if leaf.ndim)
     per = {"matrix": 1, "head": 2, "gate": 2, "embedding": 2, "vector": 2}
     assert held == sum(per[t.group] * t.size for t in tensors(MARIN).values() if t.trained)
+
+
+def test_bytes_of_one_device_are_those_of_the_real_state():
+    """The full model, over eight devices, from shapes alone; the optimizer also keeps a few counters."""
+    run = marin(6144).replace(parallel=ParallelSpec(expert=8))
+    state, laid_out = shapes(run), shardings(run, make_mesh(run.parallel))
+
+    def held(part, where):
+        pairs = zip(jax.tree.leaves(part), jax.tree.leaves(where), strict=True)
+        return sum(math.prod(s.shard_shape(x.shape)) * x.dtype.itemsize for x, s in pairs)
+
+    expected = device_bytes(run)
+    assert held(state.params, laid_out.params) == expected.weights
+    assert 0 <= held(state.optimizer, laid_out.optimizer) - expected.optimizer < 100
