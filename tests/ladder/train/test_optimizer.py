@@ -19,6 +19,7 @@ from ladder.accounting import device_bytes
 from ladder.moe.mesh import make_mesh
 from ladder.recipe import marin
 from ladder.tensors import tensors
+from ladder.train import muonh
 from ladder.train.muonh import orthogonalized, step_on_sphere
 from ladder.train.optimizer import learning_rate, optimizer
 from ladder.train.step import shapes, shardings
@@ -129,11 +130,18 @@ def test_singular_values_of_a_hundredth_or_more_go_to_about_one(shape, scale):
     np.testing.assert_allclose(exact, reference.orthogonalized(scale * matrix) / wide, atol=2e-3)
 
 
-def test_a_stack_is_orthogonalised_matrix_by_matrix():
-    bank = jnp.asarray(np.random.default_rng(1).standard_normal((2, 3, 6, 10)), jnp.float32)
-    whole = np.asarray(orthogonalized(bank, jnp.float32))
-    for index in np.ndindex(2, 3):
-        np.testing.assert_allclose(whole[index], orthogonalized(bank[index], jnp.float32), atol=1e-5)
+@pytest.mark.parametrize("entries", [2**28, 700, 180])
+def test_a_stack_is_orthogonalised_matrix_by_matrix(monkeypatch, entries):
+    """All four layers together, two and one at a time: 180 entries a layer."""
+    monkeypatch.setattr(muonh, "ENTRIES", entries)
+    bank = jnp.asarray(np.random.default_rng(1).standard_normal((4, 3, 6, 10)), jnp.float32)
+    lowered = jax.jit(lambda u: muonh.orthogonalized(u, jnp.float32)).lower(bank)
+    together = {2**28: 4, 700: 2, 180: 1}[entries]
+    assert f"tensor<{together}x3x6x6xf32>" in lowered.as_text()
+    whole = np.asarray(lowered.compile()(bank))
+    for index in np.ndindex(4, 3):
+        twin = reference.orthogonalized(np.asarray(bank[index], np.float64)) / np.sqrt(10 / 6)
+        np.testing.assert_allclose(whole[index], twin, atol=1e-3)
 
 
 def test_an_expert_without_gradient_keeps_its_direction_and_lends_or_takes_norm():
@@ -167,8 +175,9 @@ def test_the_rate_turns_where_the_schedule_says(total):
         assert float(rate(jnp.int32(t))) == pytest.approx(expected, rel=4e-6, abs=1e-12), t
 
 
-def test_the_norm_of_a_sphere_that_is_spread_over_devices_is_counted_once():
+def test_the_norm_of_a_sphere_that_is_spread_over_devices_is_counted_once(monkeypatch):
     """Value as on one device, and of a bank spread over experts only sums of squares travel."""
+    monkeypatch.setattr(muonh, "ENTRIES", 16 * 8 * 12)  # a layer at a time
     mesh = jax.make_mesh((8,), ("expert",), axis_types=(jax.sharding.AxisType.Auto,))
     spread = NamedSharding(mesh, P(None, "expert"))
     rng = np.random.default_rng(2)
