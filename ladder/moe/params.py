@@ -10,6 +10,7 @@ from ladder.spec import ModelSpec
 from ladder.tensors import Tensor, init_std, tensors
 
 Params = dict[str, Array]
+LARGE = 2**22  # entries
 
 
 def init(model: ModelSpec, key: Array) -> Params:
@@ -28,13 +29,17 @@ def _constant(tensor: Tensor) -> Array:
 
 
 def _normals(table: dict[str, Tensor], key: Array) -> Params:
-    """Normals truncated at 3. Tensors of one size are drawn by one vmapped call: compiling the draw, not
-    running it, is what takes time."""
+    """Normals truncated at 3. Small tensors of one size are drawn by one vmapped call: compiling the draw,
+    not running it, is what takes time. Large ones are drawn one by one in their own shape, so that each
+    device of a mesh draws its shard of one tensor at a time."""
     drawn: Params = {}
-    for size in sorted({tensor.size for tensor in table.values()}):
-        names = [name for name, tensor in table.items() if tensor.size == size]
+    alike: dict[tuple[int, str], list[str]] = {}
+    for name, tensor in table.items():
+        alike.setdefault((tensor.size, name if tensor.size > LARGE else ""), []).append(name)
+    for (size, alone), names in sorted(alike.items()):
+        shape = table[alone].shape if alone else (size,)
         keys = jnp.stack([jax.random.fold_in(key, zlib.crc32(name.encode())) for name in names])
-        draw = jax.vmap(lambda k, n=size: jax.random.truncated_normal(k, -3.0, 3.0, (n,), jnp.float32))
+        draw = jax.vmap(lambda k, s=shape: jax.random.truncated_normal(k, -3.0, 3.0, s, jnp.float32))
         for name, values in zip(names, draw(keys), strict=True):
             drawn[name] = values.reshape(table[name].shape)
     return drawn
