@@ -142,15 +142,17 @@ def full():
     return trained(FULL)
 
 
+@pytest.mark.slow
 def test_the_losses_of_the_whole_architecture_are_the_golden_ones(full):
     np.testing.assert_allclose([m["train_ce"] for m in full[1]], GOLDEN_FULL, rtol=SAME)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [{"data": 2, "expert": 4, "remat": "layer"}])
 def test_the_whole_architecture_trains_alike_on_a_mesh(full, layout):
-    """Experts and matrices in shards. MuonH works in bfloat16, where another order of sums is seen sooner."""
+    """Experts and matrices in shards, tokens sent to their experts, layers computed again."""
     state, history = trained(FULL, **layout)
-    np.testing.assert_allclose([m["train_ce"] for m in history], [m["train_ce"] for m in full[1]], rtol=2e-3)
+    np.testing.assert_allclose([m["train_ce"] for m in history], [m["train_ce"] for m in full[1]], rtol=SAME)
     assert {d.index for d in state.params["exp_up"].addressable_shards} == {
         (slice(None), slice(e, e + 1), slice(None), slice(None)) for e in range(4)
     }
