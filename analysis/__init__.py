@@ -6,25 +6,30 @@ Importing this package loads no jax, ray, wandb or matplotlib.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from analysis.backtests import Backtest, backtest
 from analysis.designs import Design, design
 from analysis.fitting import ScalingFit, fit
 from analysis.forecasts import Forecast, forecast
 from analysis.frame import AnalysisError, EvalsError, Notice
+from analysis.isoflop import isoflop_minima
 
 if TYPE_CHECKING:
     from analysis.monitor import Monitor, replay
 
 __all__ = [
     "AnalysisError",
+    "Backtest",
     "Design",
     "EvalsError",
     "Forecast",
     "Monitor",
     "Notice",
     "ScalingFit",
+    "backtest",
     "design",
     "fit",
     "forecast",
+    "isoflop_minima",
     "replay",
 ]
 

@@ -106,7 +106,7 @@ def design(ladder: Ladder) -> Design:
     rungs, twice the FLOPs or twice the tokens would make of it. Always the same answer; about two seconds.
 
     Raises AnalysisError: no_target, target_too_far, too_few_runs, span_too_small, one_run_a_budget,
-    joint_law_missing.
+    one_ratio_needed.
     """
     if ladder.target is None:
         raise AnalysisError("no_target", f"ladder {ladder.name} has no target to expect a band at")
@@ -114,7 +114,13 @@ def design(ladder: Ladder) -> Design:
         eval_points(spec, run)[-1] | {"rung": rung.name} for rung in ladder.rungs for run, spec in rung.runs
     )
     refuse_too_little(zip(rows["rung"], rows["flops"], strict=True))
-    choose("auto", rows)
+    law, why = choose("auto", rows)
+    if law is not COMPUTE:
+        text = (
+            f"{why}: the expected band is computed under the compute law; give every run the same tokens per "
+            "active parameter, or judge this ladder by analysis.backtest once it is trained"
+        )
+        raise AnalysisError("one_ratio_needed", text)
     runs: list[Run] = list(zip(rows["rung"], rows["flops"], strict=True))
     target, top = float(scaling_flops(ladder.target.run)), float(rows["flops"].max())
     if target > FARTHEST * top:

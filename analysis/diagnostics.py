@@ -68,10 +68,10 @@ def leave_one_rung_out(
     return pd.DataFrame(rows, columns=["rung", "flops", "loss", "median", "z"])
 
 
-def report(fit: "ScalingFit", flops: float, level: float) -> Report:
-    """See Report. Costs about two refits a rung."""
+def report(fit: "ScalingFit", target: pd.DataFrame, level: float) -> Report:
+    """See Report. target: one row with the law's columns. Costs about two refits a rung."""
     final, law = fit.final, fit.posterior.law
-    target = pd.DataFrame({"flops": [float(flops)]})
+    flops = float(target["flops"].iloc[0])
     tail = (1 - level) / 2
 
     def median_of(posterior: Posterior) -> float:
@@ -98,8 +98,8 @@ def report(fit: "ScalingFit", flops: float, level: float) -> Report:
         left_out = leave_one_rung_out(fit.posterior, final, fit.prior, fit.unit)
     wide_median, wide_half = band(solve(law, final, widened(fit.prior), fit.unit))
     return Report(
-        flops=float(flops),
-        times=float(flops) / fit.top_flops,
+        flops=flops,
+        times=flops / fit.top_flops,
         median=median,
         half_width=half,
         shares=fit.posterior.variance_shares(target),

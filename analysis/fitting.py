@@ -1,14 +1,14 @@
 """fit: finished runs in, a scaling law with a prediction interval out, or a refusal that says why."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis import diagnostics
-from analysis.frame import AnalysisError, Evals, EvalsError, Notice, read_evals, table
+from analysis import diagnostics, isoflop
+from analysis.frame import AnalysisError, Evals, EvalsError, Notice, read_evals, shallow, table
 from analysis.laws import choose
 from analysis.posterior import Mixture, Posterior, solve
 from analysis.priors import load_prior
@@ -105,9 +105,21 @@ class ScalingFit:
         out["z"] = out["rung"].map(scores).astype(float)
         return out
 
-    def report(self, flops: float | None = None, level: float = 0.9) -> "diagnostics.Report":
-        """What the band at a run of `flops` (default 10x the largest finished) is made of and moved by."""
-        return diagnostics.report(self, flops or 10 * self.top_flops, level)
+    def report(self, at: Any = None, level: float = 0.9) -> "diagnostics.Report":
+        """What the band at a run is made of and moved by. at: FLOPs of the run, a one-row table of it, or
+        None: 10x the largest finished run, with its tokens per parameter."""
+        row = (
+            self.scaled(10.0) if at is None else {"flops": [float(at)]} if isinstance(at, int | float) else at
+        )
+        return diagnostics.report(self, _targets(row, self).iloc[:1], level)
+
+    def scaled(self, times: float) -> pd.DataFrame:
+        """One row: `times` the FLOPs of the largest finished run, parameters and tokens in proportion."""
+        top = self.final.iloc[[-1]]
+        root = {"flops": times, "params_active": times**0.5, "tokens": times**0.5}
+        return pd.DataFrame(
+            {name: top[name].to_numpy(float) * root[name] for name in self.posterior.law.columns}
+        )
 
     def parameters(self) -> dict[str, tuple[float, float, float]]:
         """E (loss units) and each exponent of the law: the 5 %, 50 % and 95 % points of their posteriors."""
@@ -144,14 +156,19 @@ def fit(
 
     evals: columns run, flops, loss, and any of params_active, tokens, step, progress, rung, lr, peak_lr,
     unit, metric (see analysis.frame). Only finished runs (last progress >= .999) enter. prior: changes to P0
-    by entry, e.g. {"E": {"mean": 1.5, "sd": .25}}. law: "auto" or "compute". unit: "nats/token", "bits/byte"
-    or "other". Raises EvalsError (table), AnalysisError: too_few_runs, span_too_small, one_run_a_budget,
-    joint_law_missing, bad_prior, no_positive_law. The law, priors and rules: see the documentation of
-    forecasts.
+    by entry, e.g. {"E": {"mean": 1.5, "sd": .25}}. unit: "nats/token", "bits/byte" or "other". law:
+    "compute", "joint" or "auto": an isoFLOP grid is reduced to its minima for the compute law; else the
+    compute law where tokens per active parameter are constant within 10 % (or unknown), the joint law where
+    not.
+    Raises EvalsError (table), AnalysisError: too_few_runs, span_too_small, one_run_a_budget, no_minima,
+    bad_prior, no_positive_law. The laws, priors and rules: docs/forecasts.md.
     """
-    checked = read_evals(evals, unit)
+    checked, reduced = read_evals(evals, unit), ""
+    if law == "auto" and isoflop.is_grid(checked.final):
+        checked, reduced = _minima(checked)
     grade, notices = _grade(checked)
-    chosen, why = choose(law, checked.final)
+    chosen, why = choose("compute" if reduced else law, checked.final)
+    why = reduced or why
     used = load_prior(prior)
     posterior = solve(chosen, checked.final, used, checked.unit)
     left_out = None
@@ -166,6 +183,14 @@ def fit(
         )
         notices.append(Notice("noisy_ladder", "warning", text))
     return ScalingFit(checked, used, posterior, why, left_out, grade, (*checked.notices, *notices))
+
+
+def _minima(checked: Evals) -> tuple[Evals, str]:
+    """The table with its finished runs reduced to the best size of each budget, and why."""
+    final, notices = isoflop.reduce(checked.final)
+    why = f"an isoFLOP grid of {len(checked.final)} runs, reduced to the best size of {len(final)} budgets"
+    kept = [notice for notice in checked.notices if notice.code != "shallow_rung"]
+    return replace(checked, final=final, notices=(*kept, *shallow(final), *notices)), why
 
 
 def refuse_too_little(runs: Iterable[tuple[str, float]], unfinished: Sequence[str] = ()) -> None:

@@ -22,6 +22,7 @@ COUNTS = ("params_active", "tokens", "step")
 ASK_UNIT_BELOW = 1.3  # nats/token: no public text ladder ends below it, bits/byte and tiny tasks do
 SHALLOW = 5.0  # tokens per active parameter; public fits drop runs below it (still in their first fall)
 RATIO_RISE = 1.25  # of flops / (params_active x tokens) from one rung to a larger one: not by size alone
+MOST_NAMES = 6  # of runs, in a notice
 UNDECAYED = 0.25  # last lr / peak lr above which a run has not finished its own decay
 
 
@@ -181,7 +182,7 @@ def read_evals(data: Any, unit: str | None = None) -> Evals:
         )
     final["rung"] = _rungs(final)
     _check_definitions(final)
-    notices += _run_notices(rows, final)
+    notices += _undecayed(rows, final) + shallow(final)
     return Evals(rows, final, unfinished, unit, metric, tuple(notices))
 
 
@@ -318,29 +319,44 @@ def _check_definitions(final: pd.DataFrame) -> None:
         )
 
 
-def _run_notices(rows: pd.DataFrame, final: pd.DataFrame) -> list[Notice]:
-    notices = []
-    if "lr" in rows:
-        known = rows[[c for c in ("lr", "peak_lr") if c in rows]].max(axis=1)
-        peak = known.groupby(rows["run"]).max()
-        share = final["lr"].to_numpy() / peak.reindex(final["run"]).to_numpy()
-        for run, value in zip(final["run"], share, strict=True):
-            if value > UNDECAYED:
-                text = (
-                    f"{run} ends at {value:.0%} of its peak learning rate: its own decay is incomplete, its "
-                    "loss is high"
-                )
-                notices.append(Notice("decay_incomplete", "warning", text))
-    if {"params_active", "tokens"} <= set(final.columns):
-        depth = (final["tokens"] / final["params_active"]).to_numpy()
-        shallow = depth < SHALLOW
-        if shallow.any():
-            text = (
-                f"{', '.join(final['run'][shallow])} saw {depth[shallow].min():.2g} tokens per active "
-                f"parameter (under {SHALLOW:g}): too shallow for a scaling law"
-            )
-            notices.append(Notice("shallow_rung", "warning", text))
-    return notices
+def _undecayed(rows: pd.DataFrame, final: pd.DataFrame) -> list[Notice]:
+    if "lr" not in rows:
+        return []
+    known = rows[[c for c in ("lr", "peak_lr") if c in rows]].max(axis=1)
+    peak = known.groupby(rows["run"]).max()
+    share = final["lr"].to_numpy() / peak.reindex(final["run"]).to_numpy()
+    high = share > UNDECAYED
+    if not high.any():
+        return []
+    names, several = named(final["run"][high]), int(high.sum()) > 1
+    text = (
+        f"{names} {'end at up to' if several else 'ends at'} {share[high].max():.0%} of "
+        f"{'their' if several else 'its'} peak learning rate: its decay is incomplete, its loss is high; "
+        "finish it, or leave the run out"
+    )
+    return [Notice("decay_incomplete", "warning", text)]
+
+
+def shallow(final: pd.DataFrame) -> list[Notice]:
+    """The warning about runs that saw too few tokens, where there are any."""
+    if not {"params_active", "tokens"} <= set(final.columns):
+        return []
+    depth = (final["tokens"] / final["params_active"]).to_numpy()
+    low = depth < SHALLOW
+    if not low.any():
+        return []
+    text = (
+        f"{named(final['run'][low])} saw {depth[low].min():.2g} tokens per active parameter (under "
+        f"{SHALLOW:g}): too shallow for a scaling law; train them longer, or leave them out"
+    )
+    return [Notice("shallow_rung", "warning", text)]
+
+
+def named(names: Iterable[Any]) -> str:
+    """The first few names, and how many more."""
+    names = [str(name) for name in names]
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def as_rows(frame: pd.DataFrame) -> list[Mapping[str, Any]]:

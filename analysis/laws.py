@@ -53,42 +53,69 @@ COMPUTE = Law(
     reference=_compute_reference,
     terms=_compute_terms,
 )
-LAWS = {law.name: law for law in (COMPUTE,)}
+
+
+def _joint_reference(final: pd.DataFrame) -> dict[str, float]:
+    return {name: float(final[name].min()) for name in ("flops", "params_active", "tokens")}
+
+
+def _joint_terms(theta: np.ndarray, rows: pd.DataFrame, reference: Mapping[str, float]) -> np.ndarray:
+    n, d = (
+        np.log(rows[name].to_numpy(float) / reference[name]) for name in ("params_active", "tokens")
+    )  # (n,)
+    by_size, by_data = np.exp(-theta[:, :1] * n), np.exp(-theta[:, 1:] * d)  # (G, n)
+    return np.stack([np.ones_like(by_size), by_size, by_data], axis=-1)
+
+
+JOINT = Law(
+    name="joint",
+    equation="L = E + A (N / N_min)^-a + B (D / D_min)^-b",
+    columns=("flops", "params_active", "tokens"),
+    coefficients=("E", "A", "B"),
+    exponents=("a", "b"),
+    reference=_joint_reference,
+    terms=_joint_terms,
+)
+LAWS = {law.name: law for law in (COMPUTE, JOINT)}
 
 
 def choose(name: str, final: pd.DataFrame) -> tuple[Law, str]:
     """The law asked for, or for "auto" the one that these finished runs support, and why.
 
-    final: a row a run, with rung, flops and, where known, params_active and tokens; no loss is read.
-
-    Raises AnalysisError: unknown_law, one_run_a_budget (an isoFLOP grid), joint_law_missing.
+    final: a row a run, one run or replicates of one rung a budget, with flops and, where known, params_active
+    and tokens; no loss is read. Raises AnalysisError: unknown_law, one_run_a_budget.
     """
     if name not in ("auto", *LAWS):
         raise AnalysisError("unknown_law", f"law {name!r} is not one of auto, {', '.join(LAWS)}")
-    grid = final.groupby("flops")["rung"].nunique()
-    if len(grid) and grid.max() > 1:
-        raise AnalysisError(
-            "one_run_a_budget",
-            f"{grid.max()} different rungs spent {grid.idxmax():.4g} FLOPs: a grid of sizes per budget has "
-            "to be reduced to its best size per budget first; keep one run a budget (replicates of one "
-            "rung share its `rung` name)",
-        )
-    if name != "auto":
-        return LAWS[name], "asked for"
     sized = {"params_active", "tokens"} <= set(final.columns) and final[
         ["params_active", "tokens"]
     ].notna().all(axis=None)
+    if name == "joint" and not sized:
+        raise AnalysisError(
+            "missing_column", "the joint law needs params_active and tokens of every finished run: add them"
+        )
+    if name != "joint" and not (name == "auto" and sized):
+        _refuse_a_grid(final)
+    if name != "auto":
+        return LAWS[name], "asked for"
     if not sized:
         return COMPUTE, "no params_active and tokens for every run, so tokens per parameter were not checked"
     ratio = final["tokens"] / final["params_active"]
     spread = float(ratio.max() / ratio.min())
     if spread > CONSTANT_RATIO:
-        raise AnalysisError(
-            "joint_law_missing",
+        return JOINT, (
             f"tokens per active parameter run from {ratio.min():.3g} to {ratio.max():.3g} ({spread - 1:.0%} "
-            f"apart; the compute law allows {CONSTANT_RATIO - 1:.0%}), which needs the joint law in "
-            "parameters and tokens, and this version has only the compute law; give every run the same ratio "
-            "(steps * batch_tokens in proportion to its active parameters), or call analysis.fit with "
-            "law='compute' if each run is the best of its budget",
+            f"apart; the compute law allows {CONSTANT_RATIO - 1:.0%})"
         )
     return COMPUTE, f"tokens per active parameter are constant within {spread - 1:.1%}"
+
+
+def _refuse_a_grid(final: pd.DataFrame) -> None:
+    grid = final.groupby("flops")["rung"].nunique()
+    if len(grid) and grid.max() > 1:
+        raise AnalysisError(
+            "one_run_a_budget",
+            f"{grid.max()} different rungs spent {grid.idxmax():.4g} FLOPs: the compute law is about the "
+            "best run of each budget; keep one, call analysis.isoflop_minima first, or give params_active "
+            "and tokens for the joint law (replicates of one rung share its `rung` name)",
+        )

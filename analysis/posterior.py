@@ -5,8 +5,10 @@
     delta: integrated Wiener process from the top rung outward, sd(d decades) = tau sqrt(d^3 / 3)
 
 Axes: G exponent nodes, T tau nodes, S noise nodes, J = G T S, n runs, P coefficients, M targets.
-Given a node everything is Gaussian (Rasmussen & Williams 2006, section 2.7: explicit basis functions). The
-likelihood is tempered by min(1, 12 / rungs), since many points of one family are not many facts.
+Given a node everything is Gaussian (Rasmussen & Williams 2006, section 2.7: explicit basis functions). Given
+delta, each run's noise density is raised to t = min(1, 12 / rungs), since many points of one family are not
+many facts: s^2 / t in place of s^2, and the matching constant. delta is part of the law, and not
+tempered.
 """
 
 from collections.abc import Mapping
@@ -216,10 +218,11 @@ def solve(law: Law, final, prior: Mapping[str, Any], unit: str) -> Posterior:
 
     values, vectors = np.linalg.eigh(wiener(u, u.max()))  # rotates every node's covariance to a diagonal
     values = np.maximum(values, 0.0)
-    D = scale**2 * ((tau**2)[:, None, None] * values + (s**2)[None, :, None])  # (T, S, n)
+    noise2 = (scale * s) ** 2  # (S,)
+    D = (scale * tau[:, None, None]) ** 2 * values + (noise2 / temper)[None, :, None]  # (T, S, n)
     Xr = np.einsum("nk,gnp->gkp", vectors, X)
     r = (y - X @ m) @ vectors  # (G, n): residual about the prior mean, rotated
-    info = temper / D
+    info = 1 / D
     A = np.einsum("tsk,gkp,gkq->gtspq", info, Xr, Xr, optimize=True)
     c = np.einsum("tsk,gkp,gk->gtsp", info, Xr, r, optimize=True)
     fit_term = np.einsum("tsk,gk,gk->gts", info, r, r, optimize=True)
@@ -229,7 +232,8 @@ def solve(law: Law, final, prior: Mapping[str, Any], unit: str) -> Posterior:
     log_weight = -0.5 * (
         fit_term
         - np.einsum("gtsp,gtsp->gts", c, step)
-        + temper * np.log(D).sum(axis=-1)
+        + np.log(D).sum(axis=-1)
+        - len(y) * (np.log(noise2 / temper) - temper * np.log(noise2))
         + np.linalg.slogdet(precision)[1]
     )
     log_weight = log_weight + log_theta[:, None, None] + log_s

@@ -17,25 +17,12 @@ def figures(store: Store, folder: str | Path) -> list[str]:
 
     A figure whose data is not there yet (no finished rung, no evaluation, no forecast) is left out.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError:
-        raise AnalysisError(
-            "no_matplotlib", "figures are drawn by matplotlib: pip install 'scaling-ladder[demo]'"
-        ) from None
-
     data = gather(store)
     Path(folder).mkdir(parents=True, exist_ok=True)
     written = []
     for name, draw in {"scaling": scaling, "trajectory": trajectory, "residuals": residuals}.items():
-        figure = Figure(figsize=(7, 4.2), dpi=160, layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.add_subplot()
+        figure, (axes,) = canvas(1)
         if draw(axes, data):
-            axes.spines[["top", "right"]].set_visible(False)
-            axes.grid(color="#ecedeb", linewidth=0.8)
-            axes.set_axisbelow(True)
             if axes.get_legend_handles_labels()[1]:
                 figure.legend(loc="outside lower center", ncols=6, frameon=False, fontsize=9)
             axes.set_title(
@@ -45,6 +32,26 @@ def figures(store: Store, folder: str | Path) -> list[str]:
             figure.savefig(path)
             written.append(str(path))
     return written
+
+
+def canvas(panels: int) -> tuple[Any, list[Any]]:
+    """An empty figure and its axes, side by side. Raises AnalysisError(no_matplotlib)."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        raise AnalysisError(
+            "no_matplotlib", "figures are drawn by matplotlib: pip install 'scaling-ladder[demo]'"
+        ) from None
+
+    figure = Figure(figsize=(max(7, 3.2 * panels), 4.2), dpi=160, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = list(figure.subplots(1, panels, squeeze=False, sharey=panels > 2)[0])
+    for each in axes:
+        each.spines[["top", "right"]].set_visible(False)
+        each.grid(color="#ecedeb", linewidth=0.8)
+        each.set_axisbelow(True)
+    return figure, axes
 
 
 def scaling(axes: Any, data: dict[str, Any]) -> bool:

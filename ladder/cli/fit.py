@@ -23,9 +23,10 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     import analysis
+    from analysis.tables import read_csv
 
-    found = analysis.fit(read_table(options.table), unit=options.unit)
-    promise = analysis.forecast(found, read_table(options.target)) if options.target else None
+    found = analysis.fit(read_csv(options.table), unit=options.unit)
+    promise = analysis.forecast(found, read_csv(options.target)) if options.target else None
     if options.json:
         print(json.dumps(as_values(found) | ({"forecast": promised(promise)} if promise else {})))
     else:
@@ -59,19 +60,3 @@ def promised(promise: "analysis.Forecast") -> dict:
 def rows(frame: "pd.DataFrame") -> list[dict]:
     """A dict a row, NaN as None."""
     return json.loads(frame.to_json(orient="records", double_precision=15))
-
-
-def read_table(path: str):
-    """A CSV as a frame; what cannot be read is a SpecError that names the file."""
-    import pandas as pd
-
-    from ladder.values import SpecError
-
-    try:
-        return pd.read_csv(path)
-    except OSError as error:
-        raise SpecError(f"{path}: {error.strerror}: give a CSV file") from None
-    except pd.errors.EmptyDataError:
-        raise SpecError(f"{path} is empty: give a header and one row an evaluation") from None
-    except ValueError as error:
-        raise SpecError(f"{path} is no CSV text: {error}") from None

@@ -107,7 +107,7 @@ def test_it_reads_as_text_and_as_json(designed):
                 rungs=(Rung(name="a", run=laptop(16)), Rung(name="b", run=laptop(32, tokens_per_active=80))),
                 target=Rung(name="t", run=laptop(48)),
             ),
-            "joint_law_missing",
+            "one_ratio_needed",
         ),
     ],
 )

@@ -83,29 +83,21 @@ def test_tokens_per_parameter_decide_the_law(finals):
     drifting = finals.assign(
         tokens=finals["tokens"] * [1, 1.1, 1.2, 1.3], flops=finals["flops"] * [1, 1.1, 1.2, 1.3]
     )
-    with pytest.raises(AnalysisError, match=r"20 to 26.*joint law") as error:
-        fit(drifting)
-    assert error.value.code == "joint_law_missing"
+    joint = fit(drifting)
+    assert joint.law == "joint" and "from 20 to 26" in joint.why
     assert fit(drifting, law="compute").why == "asked for"
     assert "not checked" in fit(finals[["run", "flops", "loss"]]).why
-    with pytest.raises(AnalysisError, match="auto, compute"):
+    with pytest.raises(AnalysisError, match="auto, compute, joint"):
         fit(finals, law="cosmic")
+    with pytest.raises(AnalysisError, match="joint law needs params_active and tokens"):
+        fit(finals[["run", "flops", "loss"]], law="joint")
 
 
-def test_an_isoflop_grid_is_not_a_ladder(finals):
-    grid = pd.concat(
-        [
-            finals,
-            finals.assign(
-                run=finals["run"] + "b",
-                params_active=finals["params_active"] * 1.5,
-                tokens=finals["tokens"] / 1.5,
-                loss=finals["loss"] + 0.05,
-            ),
-        ]
-    )
-    with pytest.raises(AnalysisError, match="best size per budget") as error:
-        fit(grid)
+def test_two_sizes_at_one_budget_are_no_compute_law(finals):
+    grid = pd.concat([finals, finals.assign(run=finals["run"] + "b", rung=None, loss=finals["loss"] + 0.05)])
+    grid["rung"] = grid["run"]
+    with pytest.raises(AnalysisError, match="best run of each budget") as error:
+        fit(grid, law="compute")
     assert error.value.code == "one_run_a_budget"
 
 
@@ -229,7 +221,7 @@ def test_a_prior_that_cannot_be_is_refused(change):
 def test_every_entry_of_the_prior_has_a_source():
     prior = load_prior()
     entries = [v for k, v in prior.items() if k not in ("version", "E")] + list(prior["E"].values())
-    assert len(entries) == 7
+    assert len(entries) == 11
     assert all(entry["source"] for entry in entries)
 
 
@@ -243,7 +235,7 @@ def test_a_wider_prior_is_wider_in_everything():
 
 def test_report_says_what_the_band_is_made_of(finals):
     fitted = fit(finals)
-    report = fitted.report(flops=6.4e20)
+    report = fitted.report(6.4e20)
     assert sum(report.shares.values()) == pytest.approx(1)
     assert set(report.shares) == {"prior", "form", "noise"}
     assert report.times == pytest.approx(10)

@@ -1,7 +1,7 @@
 """The compute law by brute force: sums over dense grids of E and K, loops over everything else.
 
 A slow twin of analysis.posterior for the compute law. Nothing is shared with it: the discrepancy's covariance
-is a numerical integral, positivity is the grid's edge, tempering is a power.
+is a numerical integral, positivity is the grid's edge, tempering is a power of each run's noise density.
 """
 
 import math
@@ -44,16 +44,18 @@ def cdf(u, y, target, thresholds, E_prior, K_prior, g_nodes, tau_nodes, s_nodes,
         residual = [y_i - (E + K * 10 ** (-g * u_i)) for u_i, y_i in zip(u, y, strict=True)]
         for tau in tau_nodes:
             for s, log_s in s_nodes:
-                noise = scale**2 * (tau**2 * W[:-1, :-1] + s**2 * np.eye(len(u)))
+                noise = scale**2 * (tau**2 * W[:-1, :-1] + s**2 / temper * np.eye(len(u)))
                 inverse = np.linalg.inv(noise)
                 square = sum(
                     inverse[i, j] * residual[i] * residual[j] for i in range(len(u)) for j in range(len(u))
                 )
                 log_like = -0.5 * (square + math.log(np.linalg.det(noise)))
+                # of N(y; f + delta, s^2)^temper, the part that is no normal density in y
+                log_like += 0.5 * len(u) * (math.log(s**2 / temper) - temper * math.log(s**2))
                 gain = scale**2 * tau**2 * W[-1, :-1] @ inverse
                 mean = E + K * 10 ** (-g * target) + sum(k * r for k, r in zip(gain, residual, strict=True))
                 var = scale**2 * (tau**2 * W[-1, -1] + s**2) - gain @ (scale**2 * tau**2 * W[:-1, -1])
-                log_weights.append(log_prior + temper * log_like + log_g + log_s)
+                log_weights.append(log_prior + log_like + log_g + log_s)
                 tables.append([normal_cdf((t - mean) / math.sqrt(var)) for t in thresholds])
     largest = max(w.max() for w in log_weights)
     total, below = 0.0, np.zeros(len(thresholds))

@@ -103,7 +103,8 @@ def test_the_line_is_named_for_a_relative_path_too(
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ("run;flops;loss\na;1e18;3.4\n", "separated by something else than commas"),
+        ("run|flops|loss\na|1e18|3.4\n", "separated by something else than commas"),
+        ("run;flops;loss\na;1.000,5;3,4\n", "flops is '1.000,5' in row 0: a point and a comma"),
         ("Run,flops,loss\na,1e18,3.4\n", "rename 'Run'"),
         ("run,flops,loss\na,1e18,3.47\nb,4e18,oops\n", "loss is 'oops' (str) in row 1"),
         ("", "is empty: give a header"),
