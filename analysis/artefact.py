@@ -20,11 +20,10 @@ import numpy as np
 import pandas as pd
 
 from analysis.frame import AnalysisError, Notice
+from analysis.promises import FORMAT, LEVELS, SIDES, own_rows, repeated
 
-FORMAT = "scaling-ladder forecast 2"
 WORDY = "scaling-ladder forecast 1"  # its sha256 is over the sentences too
-LEVELS = (0.5, 0.9, 0.99)
-SIDES = ("lo", "hi", "sim_lo", "sim_hi")
+FORMATS = (FORMAT, "scaling-ladder forecast 2", WORDY)
 
 
 class ForecastFileError(AnalysisError):
@@ -165,6 +164,28 @@ class Forecast:
         ]
         return "\n".join(lines + [str(notice) for notice in self.warnings])
 
+    def recomputed(self) -> "Forecast":
+        """The same forecast computed again from what it holds. Raises AnalysisError(older_format)."""
+        if self.payload["format"] != FORMAT:
+            raise AnalysisError(
+                "older_format",
+                f"a file of {self.payload['format']!r} holds too little to compute it again; only its "
+                "sha256 can be checked",
+            )
+        return Forecast(repeated(self.payload))
+
+    def update(self, rows: Any, events: Iterable[Mapping[str, Any]] | None = None) -> "Forecast":
+        """This forecast conditioned on the target's own evaluations so far, to stand beside the frozen one:
+        the judge stays what was frozen.
+
+        rows: step and loss (or eval_loss) of each; those before the forecast's first point, or after an event
+        that changes the regime (mixture, context, transport, weight_decay, decay, batch), are left out.
+        Raises EvalsError, AnalysisError: nothing_to_update, older_format, no_curves.
+        """
+        own = own_rows(self.payload, rows, events)
+        frozen = self.recomputed().payload  # an older format is refused there
+        return Forecast({**repeated(frozen, own), "updates": self.sha256})
+
     def to_json(self, created: datetime | None = None) -> str:
         """The artefact's text: sha256, time of writing, payload."""
         stamp = (created or datetime.now(UTC)).isoformat(timespec="seconds")
@@ -184,7 +205,7 @@ class Forecast:
         try:
             stored = json.loads(text)
             said, payload = stored["sha256"], stored["payload"]
-            known = payload["format"] in (FORMAT, WORDY)
+            known = payload["format"] in FORMATS
             found = cls(payload)
             has = found.sha256 if known else ""
         except (ValueError, KeyError, TypeError):
@@ -229,6 +250,8 @@ def _facts(payload: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **{name: part for name, part in payload.items() if name != "condition"},
         "law": {name: part for name, part in payload["law"].items() if name != "why"},
+        "trajectory": payload["trajectory"]
+        and {name: part for name, part in payload["trajectory"].items() if name != "why"},
         "prior": bare(payload["prior"]),
         "notices": [[code, severity] for code, severity, _ in payload["notices"]],
     }

@@ -25,11 +25,12 @@ BITS = float(np.log(2))
 @dataclass(frozen=True)
 class ScalingFit:
     """A fitted law. `final`: the finished runs it used; `evals`: the whole checked table; `warnings`: notices
-    (code, severity, text); `grade`: "strong" or "weak"."""
+    (code, severity, text); `grade`: "strong" or "weak"; asked: the law asked for."""
 
     evals: Evals
     prior: Mapping[str, Any]
     posterior: Posterior
+    asked: str
     why: str
     left_out: pd.DataFrame | None
     grade: str
@@ -182,7 +183,7 @@ def fit(
             "rungs or tune each size"
         )
         notices.append(Notice("noisy_ladder", "warning", text))
-    return ScalingFit(checked, used, posterior, why, left_out, grade, (*checked.notices, *notices))
+    return ScalingFit(checked, used, posterior, law, why, left_out, grade, (*checked.notices, *notices))
 
 
 def _minima(checked: Evals) -> tuple[Evals, str]:

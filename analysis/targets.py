@@ -1,6 +1,6 @@
 """The run that is to be forecast: its size, and the points of progress at which it will be evaluated."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,14 +13,28 @@ from ladder.spec import RunSpec
 
 @dataclass(frozen=True)
 class Target:
-    """flops, steps, tokens: of the whole run (NaN where unknown). points: progress (increasing, ending at 1),
+    """flops, steps, tokens: of the whole run, params_active, peak_lr (NaN where
+    unknown). points: progress (increasing, ending at 1),
     step, tokens of its evaluations; None when the target is only a size."""
 
     run: str
     flops: float
     steps: float
     tokens: float
+    params_active: float
+    peak_lr: float
     points: pd.DataFrame | None
+
+    def size(self) -> pd.DataFrame:
+        """The whole run as one row for a law: flops and, where known, params_active and tokens."""
+        row = {"flops": self.flops, "params_active": self.params_active, "tokens": self.tokens}
+        return pd.DataFrame({name: [value] for name, value in row.items() if np.isfinite(value)})
+
+    def rows(self, points: pd.DataFrame) -> pd.DataFrame:
+        """Points with run, flops and, where known, params_active and peak_lr beside them."""
+        sizes = {"params_active": self.params_active, "peak_lr": self.peak_lr}
+        known = {name: value for name, value in sizes.items() if np.isfinite(value)}
+        return points.assign(run=self.run, flops=points["progress"] * self.flops, **known)
 
     def at(self, progress: np.ndarray) -> pd.DataFrame:
         """Points at other progress: step and tokens in proportion."""
@@ -61,11 +75,12 @@ def read_target(target: Any, unit: str) -> Target:
     if end > 1.001:
         raise EvalsError("progress_percent", f"the target's progress reaches {end:g}: at most 1 (percent?)")
     end = 1.0 if end >= FINISHED else end
-    size = [float(last[name]) / end for name in ("flops", "step", "tokens")]
-    whole = Target(names[0], *size, points=None)
+    flops, steps, tokens = (float(last[name]) / end for name in ("flops", "step", "tokens"))
+    more = [float(last[name]) if name in rows else np.nan for name in ("params_active", "peak_lr")]
+    whole = Target(names[0], flops, np.round(steps), np.round(tokens), *more, points=None)
     if len(rows) == 1 and end == 1:
         return whole
     if end == 1:
         rows = rows.iloc[:-1]
     points = pd.concat([rows[["progress", "step", "tokens"]], whole.at(np.ones(1))], ignore_index=True)
-    return Target(names[0], *size, points=points)
+    return replace(whole, points=points)

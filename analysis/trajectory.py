@@ -1,4 +1,4 @@
-"""A first law of the way to the final loss: the shape that the rungs share, in progress.
+"""The way to the final loss by the shape that the rungs share, at matched progress.
 
 y_i(x) = log L_i(x) - log L_i(1) at progress x of run i is linear and Gaussian:
 
@@ -68,7 +68,7 @@ def curves(fit: ScalingFit) -> Curves | None:
         flops, sd, level = float(part["flops"].iloc[-1]), 0.0, float(loss[-1])
         if run in fit.unfinished:
             flops /= float(x[-1])
-            predicted = fit.posterior.predictive(pd.DataFrame({"flops": [flops]}))[0]
+            predicted = fit.posterior.predictive(_whole(part.iloc[-1]))[0]
             level, sd = predicted.quantile(0.5), float(np.sqrt(predicted.variance) / predicted.average)
         y.append(_on_grid(x, np.log(loss / level), grid))
         u.append(np.log10(flops / fit.top_flops))
@@ -80,6 +80,14 @@ def curves(fit: ScalingFit) -> Curves | None:
         return None
     x, values = grid[seen], values[:, seen]
     return Curves(x, values, np.array(u), sds, evaluation_noise(x, values[sds == 0]))
+
+
+def _whole(last: pd.Series) -> pd.DataFrame:
+    """An unfinished run's last row as the whole run."""
+    row = {"flops": last["flops"] / last["progress"]}
+    if {"params_active", "tokens"} <= set(last.index):
+        row |= {"params_active": last["params_active"], "tokens": last["tokens"] / last["progress"]}
+    return pd.DataFrame([row])
 
 
 def _on_grid(x: np.ndarray, y: np.ndarray, grid: np.ndarray) -> np.ndarray:
@@ -168,8 +176,18 @@ def draws(data: Curves | None, final: Mixture, u: float, at: np.ndarray) -> np.n
         parts.append(each.mean + rng.standard_normal((count, len(each.mean))) @ root.T)
     y = np.column_stack([np.concatenate(parts), np.zeros(DRAWS)])
     y = y @ interpolation(data.x, at).T
-    y[:, :-1] += data.noise * rng.standard_normal((DRAWS, len(at) - 1))
+    y[:, at < 1] += data.noise * rng.standard_normal((DRAWS, int((at < 1).sum())))
     return finals * np.exp(y)
+
+
+def conditioned(samples: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    """Joint draws (DRAWS, K + M) given that the first K came out as `seen` (K,) -> (DRAWS, M): each draw is
+    moved by the regression of the last M on the first K, in logs (exact where the draws are normal)."""
+    logs, K = np.log(samples), len(seen)
+    centred = logs - logs.mean(axis=0)
+    cov = centred[:, :K].T @ centred[:, :K] + 1e-12 * len(logs) * np.eye(K)
+    gain = np.linalg.solve(cov, centred[:, :K].T @ centred[:, K:])
+    return np.exp(logs[:, K:] + (np.log(seen) - logs[:, :K]) @ gain)
 
 
 def interpolation(x: np.ndarray, at: np.ndarray) -> np.ndarray:

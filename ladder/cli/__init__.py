@@ -19,6 +19,7 @@ VERBS = {
     "sync": "send what Weights & Biases lacks of a store; a second call finds nothing to send",
     "report": "write the page of a store again: one self-contained HTML file, and figures",
     "backtest": "predict runs whose losses are known, beside the usual fits: how often the band held",
+    "verify": "compute a frozen forecast again from what it holds, and compare hash and numbers",
     "fit": "fit the scaling law of a table of evaluations, and forecast a target",
 }
 
