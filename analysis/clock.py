@@ -11,7 +11,8 @@ rungs; the clock is what removes that.
 
 Two members of fixed weight 1/2, a decay that the learning rate does not scale (p = 0) and one that it does
 (p = 1/2, 1), times equal taus: rungs of nearly one learning rate cannot choose between them. At
-each E of a grid and each p the other parameters get a Laplace approximation; within a member the nodes are weighed by their evidence.
+each E of a grid and each p the other parameters get a Laplace approximation; within a member the nodes are
+weighed by their evidence.
 
 Axes: T taus, K nodes a tau, Q = 7 parameters, n evaluations, M points of the target.
 """

@@ -99,11 +99,11 @@ class ScalingFit:
         rung left out; NaN where not computed)."""
         out = self.final[["run", "rung", "flops", "loss"]].copy()
         out["trend"] = self.posterior.trend(self.final)
-        out["residual"] = out["loss"] / out["trend"] - 1
+        out["residual"] = (out["loss"] / out["trend"] - 1).round(12)  # differences: the last digits are noise
         scores = (
             {} if self.left_out is None else dict(zip(self.left_out["rung"], self.left_out["z"], strict=True))
         )
-        out["z"] = out["rung"].map(scores).astype(float)
+        out["z"] = out["rung"].map(scores).astype(float).round(9)
         return out
 
     def report(self, at: Any = None, level: float = 0.9) -> "diagnostics.Report":

@@ -18,7 +18,7 @@ def forecast(
     tokens, progress, params_active, peak_lr. Several rows are the grid (progress 1 is added); one row of
     progress 1 takes the rungs'. regime: hashes of what the forecast is valid for (recipe, data, evaluation).
     trajectory: "shape" (the rungs' curves at matched progress, ending in the final law), "clock" (the joint
-    law in tokens and steps), or "auto": the clock where the target takes over 1.25x the steps of every rung
+    law in tokens and steps), or "auto": the clock where the target takes over twice the steps of every rung
     and losses are nats/token. Beyond 500x the largest FLOPs used it is a point, marked. Raises EvalsError,
     AnalysisError.
     """

@@ -22,7 +22,7 @@ LEVELS = (0.5, 0.9, 0.99)
 SIDES = ("lo", "hi", "sim_lo", "sim_hi")
 CURVE_POINTS = 33  # of the law in the artefact, for a plot
 WAYS = ("auto", "clock", "shape")
-LONGER = 1.25  # target steps over every rung's from which matched progress misleads
+LONGER = 2.0  # target steps over every rung's from which matched progress misleads
 REGIME_KINDS = (
     "mixture",
     "context",

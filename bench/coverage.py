@@ -1,7 +1,8 @@
 """The public ladders' figures, beside the usual fits: python -m bench.coverage [--worlds F] [--figures D]
 
 Reads the tables at LADDER_PUBLIC_DATA. One table of final losses (a row a set and method), one of
-trajectories, and the synthetic worlds where `python -m bench.worlds FILE` has written them. The last line is JSON.
+trajectories, and the synthetic worlds where `python -m bench.worlds FILE` has written them.
+The last line is JSON.
 """
 
 import argparse
