@@ -1,9 +1,10 @@
 """Tables from files: CSV as pandas, editors and spreadsheets write it, and public tables of one row a run."""
 
+from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 
 from analysis.frame import NUMBERS, EvalsError
 
@@ -31,22 +32,16 @@ def read_csv(path: str | Path) -> pd.DataFrame:
         raise EvalsError("empty", f"{path} is empty: give a header and one row an evaluation")
     excel = ";" in header and "," not in header
     try:
-        frame = pd.read_csv(_lines(text), sep=";" if excel else ",", skipinitialspace=True)
+        frame = pd.read_csv(StringIO(text), sep=";" if excel else ",", skipinitialspace=True)
     except ValueError as error:
         raise EvalsError("unreadable", f"{path} is no CSV text: {error}") from None
     frame.columns = frame.columns.str.strip()
     return _points_for_commas(frame, str(path)) if excel else frame
 
 
-def _lines(text: str) -> Any:
-    from io import StringIO
-
-    return StringIO(text)
-
-
 def _points_for_commas(frame: pd.DataFrame, path: str) -> pd.DataFrame:
     """Decimal commas of the numeric columns as points; other text stays as it is."""
-    for name in (c for c in frame.columns if c in NUMBERS and frame[c].dtype == object):
+    for name in (c for c in frame.columns if c in NUMBERS and not is_numeric_dtype(frame[c])):
         texts = frame[name].astype("string").str.strip()
         both = texts.str.contains(",", na=False) & texts.str.contains(".", regex=False, na=False)
         if both.any():
@@ -56,9 +51,11 @@ def _points_for_commas(frame: pd.DataFrame, path: str) -> pd.DataFrame:
                 f"{path}: {name} is {str(texts.iloc[row])!r} in row {row}: a point and a comma in one "
                 "number; export it without thousands separators",
             )
-        numbers = pd.to_numeric(texts.str.replace(",", "."), errors="coerce")
-        if (numbers.notna() | texts.isna()).all():
-            frame[name] = numbers.astype(float)
+        texts = texts.str.replace(",", ".")
+        numbers = pd.to_numeric(texts, errors="coerce")
+        frame[name] = (
+            numbers.astype(float) if (numbers.notna() | texts.isna()).all() else texts.astype(object)
+        )
     return frame
 
 

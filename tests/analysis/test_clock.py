@@ -15,7 +15,7 @@ TARGET = (1.4e10, 9e12, 250_000)
 
 
 def run(name, params, tokens, steps, rng=None):
-    """L = 1.6 + .6 (N/N_r)^-.3 + .2 (D/D_r)^-.3 + .2 S^-.8 + .1 (1 - x), with the second rung's N_r and D_r."""
+    """L = 1.6 + .6 (N/N_r)^-.3 + .2 (D/D_r)^-.3 + .2 S^-.8 + .1 (1 - x); N_r, D_r: the second rung's."""
     x = PROGRESS
     loss = 1.6 + 0.6 * (params / 1.8e8) ** -0.3 + 0.2 * (tokens * x / 1.2e11) ** -0.3
     loss = loss + 0.2 * (steps * x / 1000) ** -0.8 + 0.1 * (1 - x)

@@ -12,11 +12,11 @@ BUDGETS = [1e18, 4e18, 1.6e19, 6.4e19, 2.56e20]
 def grid(widths=(-0.4, -0.2, 0.0, 0.2, 0.4), budgets=BUDGETS):
     """L = 1.7 + 1.4 (C/1e18)^-.12 + .3 (log10 N/N*)^2 with N* = (C / 120)^.5."""
     rows = []
-    for k, flops in enumerate(budgets):
+    for flops in budgets:
         for step in widths:
             params = (flops / 120) ** 0.5 * 10 ** (step + 0.05)
             loss = 1.7 + 1.4 * (flops / 1e18) ** -0.12 + 0.3 * (step + 0.05) ** 2
-            row = {"run": f"b{k}n{step:+.1f}", "flops": flops, "params_active": params, "loss": loss}
+            row = {"run": f"{flops:g}n{step:+.1f}", "flops": flops, "params_active": params, "loss": loss}
             rows.append(row | {"tokens": flops / 6 / params})
     return pd.DataFrame(rows)
 
