@@ -1,9 +1,10 @@
 """Synthetic ladders, where the truth is known: python -m bench.worlds FILE [--ladders 200]
 
-Four worlds of four-rung ladders over 1.5 decades, predicted 5, 20, 100 and 300 times beyond the top rung:
+Five worlds of four-rung ladders over 1.5 decades, predicted 5, 20, 100 and 300 times beyond the top rung:
 
 prior   drawn from the prior and the discrepancy that the fit assumes
 broken  a power law whose exponent changes by 40 % either way, over a decade, around the top rung
+bent    the same by 20 %
 floor   E two prior sds below or above the prior's mean
 drift   a recipe that gets better or worse with size, by up to 1 % a decade squared beyond the first rung
 
@@ -22,7 +23,7 @@ from analysis.laws import COMPUTE
 from analysis.posterior import solve, wiener
 from analysis.priors import load_prior
 
-WORLDS = ("prior", "broken", "floor", "drift")
+WORLDS = ("prior", "broken", "floor", "drift", "bent")
 RUNGS = np.array([0.0, 0.5, 1.0, 1.5])  # decades
 TIMES = (5, 20, 100, 300)
 LEVEL = 0.9
@@ -43,9 +44,10 @@ def losses(world: str, rng: np.random.Generator, prior: dict) -> np.ndarray:
         k = rng.normal(prior["K"]["mean"], prior["K"]["sd"])
     K = E * (k / 3) / (1 - k / 3)  # so that K is k times a third of the largest loss
     fall = g * u
-    if world == "broken":
+    if world in ("broken", "bent"):
+        change = 0.4 if world == "broken" else 0.2
         bend = 0.25 * np.logaddexp(0, (u - RUNGS[-1]) / 0.25)  # 0 below the top rung, u - top above it
-        fall = g * (u + rng.choice([-0.4, 0.4]) * bend)
+        fall = g * (u + rng.choice([-change, change]) * bend)
     trend = E + K * 10.0**-fall
     s = prior["s"]["scale"] * np.sqrt(prior["s"]["nu"] / rng.chisquare(prior["s"]["nu"]))
     relative = s * rng.standard_normal(len(u))
