@@ -1,8 +1,8 @@
 """The ladder's second job: what besides the loss may go wrong at the target, read from the rungs' dynamics.
 
 Each quantity's end value is followed over the rungs in log C and carried to the target's size, with a
-band; where the band reaches the limit the verdict says so. And each quantity's ordinary range over progress, so that
-a hump that every rung has is not an alarm.
+band; where the band reaches the limit the verdict says so. And each quantity's ordinary range over
+progress, so that a hump that every rung has is not an alarm.
 """
 
 from collections.abc import Mapping
@@ -38,9 +38,9 @@ CELLS = 10  # of progress, for the ranges
 def risks(
     rows: Any, flops: float, limits: Mapping[str, Limit] | None = None, level: float = 0.9
 ) -> pd.DataFrame:
-    """A row a quantity: rungs, slope (a decade of FLOPs), value at `flops` with lo and hi (prediction interval
-    of a straight line in log C, Student's t), limit, side, source, verdict: "clear", "may pass", "passes" or
-    "too few rungs" (under three). rows: run, flops (of the whole run), progress and the quantities.
+    """A row a quantity: rungs, slope (a decade of FLOPs), value at `flops` with lo and hi (prediction
+    interval of a straight line in log C, Student's t), limit, side, source, verdict: "clear", "may pass",
+    "passes" or "too few rungs" (under three). rows: run, flops (of the whole run), progress and the quantities.
 
     Raises EvalsError, AnalysisError(nothing_to_judge).
     """
@@ -82,8 +82,8 @@ def ranges(
     rows: Any, flops: float, limits: Mapping[str, Limit] | None = None, width: float = 4.0
 ) -> pd.DataFrame:
     """The ordinary range of each quantity over progress at a run of `flops`: quantity, progress (upper end of
-    a tenth), middle, lo, hi: the rungs' medians carried on in log C, and `width` scaled MADs of all rows about
-    their rung's median. Raises EvalsError, AnalysisError(nothing_to_judge)."""
+    a tenth), middle, lo, hi: the rungs' medians carried on in log C, and `width` scaled MADs of all rows
+    about their rung's median. Raises EvalsError, AnalysisError(nothing_to_judge)."""
     frame, names = _frame(rows, limits or LIMITS)
     cell = np.ceil(frame["progress"].clip(1e-9, 1) * CELLS) / CELLS
     out = []
