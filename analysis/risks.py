@@ -40,7 +40,8 @@ def risks(
 ) -> pd.DataFrame:
     """A row a quantity: rungs, slope (a decade of FLOPs), value at `flops` with lo and hi (prediction
     interval of a straight line in log C, Student's t), limit, side, source, verdict: "clear", "may pass",
-    "passes" or "too few rungs" (under three). rows: run, flops (of the whole run), progress and the quantities.
+    "passes" or "too few rungs" (under three). rows: run, flops (of the whole run), progress
+    and the quantities.
 
     Raises EvalsError, AnalysisError(nothing_to_judge).
     """
