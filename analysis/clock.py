@@ -81,11 +81,8 @@ class ClockFit:
 
 def usable(rows: pd.DataFrame) -> bool:
     """True where every evaluation says its step, tokens, parameters and progress, of two runs at least."""
-    return (
-        set(NEED) <= set(rows.columns)
-        and rows[list(NEED)].notna().all(axis=None)
-        and rows["run"].nunique() > 1
-    )
+    known = set(NEED) <= set(rows.columns) and rows[list(NEED)].notna().all(axis=None)
+    return bool(known) and rows["run"].nunique() > 1
 
 
 def thinned(rows: pd.DataFrame) -> pd.DataFrame:

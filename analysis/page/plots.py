@@ -33,8 +33,9 @@ def coverage_plot(test: Backtest) -> Any:
         axes.set_xscale("log")
         axes.set_title(f"{method}: {inside.sum()} of {len(rows)} inside", loc="left", fontsize=9)
         axes.set_xlabel("FLOPs over the largest fitted run")
-    widest = np.abs(test.rows.loc[test.rows["method"] == OURS, ["lo", "hi"]].div(
-        test.rows.loc[test.rows["method"] == OURS, "loss"], axis=0) - 1).to_numpy().max()  # fmt: skip
+    ours = test.rows[test.rows["method"] == OURS]
+    ends = ours[["lo", "hi"]].to_numpy() / ours[["loss"]].to_numpy() - 1
+    widest = float(np.abs(ends).max())
     panels[0].set_ylim(-150 * widest, 150 * widest)
     panels[0].set_ylabel(f"{100 * test.level:g} % band less the loss, %")
     return figure
