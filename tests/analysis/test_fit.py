@@ -221,7 +221,7 @@ def test_a_prior_that_cannot_be_is_refused(change):
 def test_every_entry_of_the_prior_has_a_source():
     prior = load_prior()
     entries = [v for k, v in prior.items() if k not in ("version", "E")] + list(prior["E"].values())
-    assert len(entries) == 11
+    assert len(entries) == 12
     assert all(entry["source"] for entry in entries)
 
 
