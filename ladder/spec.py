@@ -120,16 +120,21 @@ class EvalSpec(Value):
 
 class ParallelSpec(Value):
     """How a step is laid out. It changes no number beyond rounding and is not part of the identity, unless
-    `capacity` lets assignments be dropped: then who is dropped depends on the layout.
+    a capacity lets assignments be dropped: then who is dropped depends on the devices and their tokens.
 
     `data` x `expert` devices share the rows of a batch; along `expert` they also share the experts and the
-    storage of the other matrices.
+    storage of the other matrices. `transport` brings rows to their experts (see ladder.moe.ep.transport):
+    a2a in padded pools, `waves` of them; ragged in their exact number; ring to all devices; local moves the
+    experts and not the rows; dense is the slow form that the others are held to.
     """
 
     data: Count = 1
     expert: Count = 1
     micro_batch_rows: Count | None = None  # rows a device works on at a time; None = all of its rows
-    capacity: PositiveFloat | None = None  # most that goes from one device to one other / an even share
+    capacity: PositiveFloat | None = None  # most rows of a device's experts / an even share; None drops none
+    sender_capacity: PositiveFloat | None = None  # most rows from one device to one other / an even share
+    transport: Literal["a2a", "ragged", "ring", "local", "dense"] = "a2a"
+    waves: Count = 1  # parts of an a2a, one after the other: 1 / waves of its buffers are alive
     remat: Literal["none", "layer"] = "none"  # what the backward pass computes again: nothing, whole layers
 
     def __str__(self) -> str:
@@ -138,6 +143,21 @@ class ParallelSpec(Value):
     @property
     def devices(self) -> int:
         return self.data * self.expert
+
+    @property
+    def drops(self) -> bool:
+        return self.capacity is not None or self.sender_capacity is not None
+
+    @model_validator(mode="after")
+    def _runs(self) -> Self:
+        if self.waves > 1 and self.transport != "a2a":
+            raise ValueError(f"waves={self.waves} are parts of transport='a2a', not of {self.transport!r}")
+        if self.sender_capacity and self.expert == 1:
+            raise ValueError(
+                f"sender_capacity={self.sender_capacity} limits what devices of the expert axis send to each "
+                "other, and expert=1"
+            )
+        return self
 
 
 class RunSpec(Value):
@@ -166,11 +186,6 @@ class RunSpec(Value):
         if self.model.experts % layout.expert:
             raise ValueError(
                 f"model.experts={self.model.experts} do not divide over parallel.expert={layout.expert}"
-            )
-        if layout.capacity and layout.expert == 1:
-            raise ValueError(
-                f"parallel.capacity={layout.capacity} limits what devices of the expert axis send to each "
-                "other, and parallel.expert=1"
             )
         micro, rows = layout.micro_batch_rows, self.rows // layout.devices
         if micro and rows % micro:
@@ -205,13 +220,13 @@ class RunSpec(Value):
 
     @property
     def fingerprint(self) -> str:
-        """sha256 of the canonical JSON of what changes the numbers: everything but `parallel`, and that too
-        (but for `remat`) where it drops assignments.
+        """sha256 of the canonical JSON of what changes the numbers: everything but `parallel`. Where that
+        drops assignments it counts too, but for what moves and computes the same rows another way.
 
         Fields at their default are left out, so that a later version with one more feature (off by
         default) keeps old fingerprints; for the same reason a default never changes.
         """
-        left_out: Any = {"parallel": {"remat"} if self.parallel.capacity else True}
+        left_out: Any = {"parallel": {"remat", "transport", "waves"} if self.parallel.drops else True}
         return digest(self.model_dump(mode="json", exclude=left_out, exclude_defaults=True))
 
 

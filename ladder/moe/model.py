@@ -11,9 +11,8 @@ from jax import Array
 from jaxtyping import Bool, Float, Int
 
 from ladder.moe.attention import attention
-from ladder.moe.ep.exchange import moe_over_devices
 from ladder.moe.ep.grouped import Experts
-from ladder.moe.ep.layer import moe
+from ladder.moe.ep.layer import Stats, moe
 from ladder.moe.loss import loss_sums, targets_of
 from ladder.moe.norms import gated_norm, rms_norm, short_conv
 from ladder.moe.params import Params, split
@@ -29,9 +28,8 @@ class Routed(NamedTuple):
     """What the routers did, for tokens that are no padding. Counts are selections."""
 
     margin: Float[Array, "L N E"]  # +inf where the token is padding
-    load: Int[Array, "L E"]  # tokens that chose the expert
     score_square: Float[Array, " L"]  # sum over tokens and experts
-    dropped: Int[Array, " L"]  # assignments that the transport had no room for
+    stats: Stats  # stacked over layers
 
 
 def hidden(
@@ -89,10 +87,7 @@ def mlp(
     experts = Experts(layer["exp_gate"], layer["exp_up"], layer["exp_down"])
     x = rms_norm(tokens @ layer["lat_down"], layer["lat_norm"]) if model.latent_width else tokens
     expert = jnp.where(valid.ravel()[:, None], routing.expert, model.experts)  # padding goes nowhere
-    if layout.expert == 1:
-        (y, load), dropped = moe(x, expert, routing.weight, experts), jnp.zeros((), jnp.int32)
-    else:
-        y, load, dropped = moe_over_devices(x, expert, routing.weight, experts, layout)
+    y, stats = moe(x, expert, routing.weight, experts, layout)
     if model.latent_width:
         y = y @ layer["lat_up"]
     for i in range(model.shared_experts):
@@ -100,7 +95,7 @@ def mlp(
     counted = valid.ravel()[:, None]
     square = jax.lax.stop_gradient(jnp.sum(jnp.where(counted, scores * scores, 0)))
     margin = jnp.where(counted, routing.margin, jnp.inf)
-    return y.reshape(m.shape), Routed(margin, load, square, dropped)
+    return y.reshape(m.shape), Routed(margin, square, stats)
 
 
 def swiglu(x: Float[Array, "N D"], gate: Array, up: Array, down: Array) -> Float[Array, "N D"]:

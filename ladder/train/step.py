@@ -17,6 +17,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
 from ladder.moe import router
+from ladder.moe.ep.layer import Stats
 from ladder.moe.mesh import DATA, EXPERT, ROWS
 from ladder.moe.model import Routed, Sums, loss
 from ladder.moe.params import Params, init
@@ -98,7 +99,7 @@ def make_eval(run: RunSpec, mesh: Mesh) -> Eval:
     Pure cross-entropy with the pending router bias in place, dropless; rows must divide over the mesh, and a
     row of negative tokens counts for nothing. The state is not changed: evaluation never moves the balance.
     """
-    layout = run.parallel.replace(capacity=None, remat="none")
+    layout = run.parallel.replace(capacity=None, sender_capacity=None, remat="none")
 
     def on_device(params: Params, tokens: Int[Array, "R S"]) -> tuple[Array, Array]:
         _, (sums, _) = loss(params, tokens, run.model, z_loss=0.0, layout=layout)
@@ -129,9 +130,10 @@ def with_bias(state: State) -> Params:
 
 
 class _Routing(NamedTuple):
-    load: Int[Array, "L E"]
+    """Sums over the batch."""
+
     score_square: Float[Array, " L"]
-    dropped: Int[Array, " L"]
+    stats: Stats  # stacked over layers
 
 
 def _batch(
@@ -148,7 +150,7 @@ def _batch(
         gradients, sums, routed = _accumulate(run, params, tokens)
         sums = jax.lax.psum(sums, everywhere)
         gradients = {name: jax.lax.psum(g, copied[name]) / sums.weight for name, g in gradients.items()}
-        routing = jax.lax.psum(_Routing(routed.load, routed.score_square, routed.dropped), everywhere)
+        routing = jax.lax.psum(_Routing(routed.score_square, routed.stats), everywhere)
         return gradients, sums, routing, jax.lax.map(partial(_beta, run.model.top_k), routed.margin)
 
     given, back = (parts, ROWS), (parts, P(), P(), P())
@@ -180,7 +182,7 @@ def _accumulate(run: RunSpec, params: Params, tokens: Array) -> tuple[Params, Su
     (gradients, sums), routed = jax.lax.scan(add, zero, tokens.reshape(-1, micro, tokens.shape[1]))
     M, L, N, E = routed.margin.shape
     margin = routed.margin.transpose(1, 0, 2, 3).reshape(L, M * N, E)
-    return gradients, sums, Routed(margin, *(each.sum(0) for each in routed[1:]))
+    return gradients, sums, Routed(margin, *jax.tree.map(lambda each: each.sum(0), tuple(routed[1:])))
 
 
 def _metrics(
@@ -200,13 +202,14 @@ def _metrics(
     dead_experts: experts that no token chose, over all layers; router_logit_rms; drop_fraction: assignments
     without room, where the capacity is limited; norm/FAMILY: of the parameters of one family.
     """
-    share = routing.load / routing.load.sum(axis=1, keepdims=True)
+    demand = routing.stats.demand
+    share = demand / demand.sum(axis=1, keepdims=True)
     tokens = run.batch_tokens * run.model.experts * run.model.layers
     families: dict[str, list[Array]] = {}
     for name, tensor in tensors(run.model).items():
         if tensor.trained:
             families.setdefault(tensor.family, []).append(params[name])
-    dropped = {"drop_fraction": routing.dropped.sum() / routing.load.sum()}
+    dropped = {"drop_fraction": 1 - routing.stats.accepted.sum() / demand.sum()}
     return {
         "train_ce": sums.ce / sums.weight,
         "train_loss": sums.loss / sums.weight,
@@ -216,7 +219,7 @@ def _metrics(
         "lr": learning_rate(run, run.optimizer.matrix_lr)(step),
         "router_entropy": -jnp.sum(share * jnp.log(share + 1e-6), axis=1).mean(),
         "max_over_mean_load": share.max() * run.model.experts,
-        "dead_experts": jnp.sum(routing.load == 0).astype(jnp.float32),
+        "dead_experts": jnp.sum(demand == 0).astype(jnp.float32),
         "router_logit_rms": jnp.sqrt(routing.score_square.sum() / tokens),
-        **(dropped if run.parallel.capacity else {}),
+        **(dropped if run.parallel.drops else {}),
     } | {f"norm/{family}": optax.tree.norm(values) for family, values in families.items()}

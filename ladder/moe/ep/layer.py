@@ -1,105 +1,83 @@
-"""The routed experts of one layer: x -> sum over a token's experts of weight * SwiGLU_e(x).
+"""The routed experts of one layer: x -> sum over a token's kept experts of weight * SwiGLU_e(x).
 
-Axes: N tokens, K experts of a token, E experts, D width, C rows of the expert-sorted layout.
-An assignment is a pair (token, k); assignment a belongs to token a // K. Expert E stands for none: such an
-assignment has no row and adds nothing.
+Axes: N tokens of this device, K experts of a token, S devices of the expert axis, E experts, D width.
 """
 
-import math
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
-from ladder.moe.ep.grouped import Experts, block_rows, group_starts, grouped_mlp, layout_rows
+from ladder.moe.ep.grouped import Experts
+from ladder.moe.ep.plan import Bounds, Plan, bounds, make_plan
+from ladder.moe.ep.transport import TRANSPORTS, a2a
+from ladder.moe.mesh import EXPERT
+from ladder.spec import ParallelSpec
+
+BUFFER = 2**28  # entries of the rows in flight on one device, where nothing may be dropped
 
 
-class Dispatch(NamedTuple):
-    """Where each row goes and comes from. Integers only."""
+class Stats(NamedTuple):
+    """Assignments of this device's tokens; each sums over devices, micro-batches and layers."""
 
-    slot: Int[Array, "N K"]  # the row of each assignment; anything where it has none
-    keep: Bool[Array, "N K"]  # has it a row?
-    source: Int[Array, " C"]  # the assignment of each row; anything where the row is padding
-    used: Bool[Array, " C"]
-    group_sizes: Int[Array, " E"]
+    demand: Int[Array, " E"]  # what the router chose
+    accepted: Int[Array, " E"]  # what was computed
+    dropped_sender: Int[Array, ""]  # turned away by the limit of a pair of devices
+    dropped_receiver: Int[Array, ""]  # by the pool of a receiver
+    padding: Int[Array, ""]  # of tokens that are padding: they ask for no expert and take no room
 
 
 def moe(
-    x: Float[Array, "N D"], expert: Int[Array, "N K"], weight: Float[Array, "N K"], experts: Experts
-) -> tuple[Float[Array, "N D"], Int[Array, " E"]]:
-    """(output, tokens of each expert). Dropless: every assignment is computed, whatever the load."""
-    E = experts.gate.shape[0]
-    b = block_rows(expert.size, E, math.prod(experts.gate.shape[1:]))
-    plan = dispatch(expert, E, b)
-    rows = grouped_mlp(gather(x, plan), experts, plan.group_sizes, b)
-    return combine(rows, weight, plan), plan.group_sizes
+    x: Float[Array, "N D"],
+    expert: Int[Array, "N K"],
+    weight: Float[Array, "N K"],
+    experts: Experts,
+    layout: ParallelSpec,
+) -> tuple[Float[Array, "N D"], Stats]:
+    """(output, who was served). Inside shard_map over the expert axis where `layout.expert` > 1; `experts`
+    are then those of this device. An assignment to expert E (the number of all experts) is padding.
+
+    Where a capacity turns an assignment away it adds nothing, and a token's other weights stay as they are.
+    Without one nothing is dropped: as many tokens at a time as `BUFFER` has room for in the worst case.
+    """
+    N, K = expert.shape
+    S, E = layout.expert, layout.expert * experts.gate.shape[0]
+    chunks = 1
+    if S > 1 and not layout.drops:
+        chunks = _chunks(N, S * min(K, E // S) * x.shape[1] // layout.waves)
+    limits = bounds(N // chunks, K, E, S, layout.capacity, layout.sender_capacity)
+    move = TRANSPORTS[layout.transport if S > 1 or layout.transport == "dense" else "local"]
+    if S > 1 and layout.waves > 1:
+        move = partial(a2a, waves=layout.waves)
+
+    def chunk(given: tuple[Array, Array, Array]) -> tuple[Array, Stats]:
+        x, expert, weight = given
+        plan = make_plan(expert, limits, EXPERT)
+        return move(x, weight, plan, experts, limits), stats(plan, limits, expert.size)
+
+    if chunks == 1:
+        return chunk((x, expert, weight))
+    pieces = tuple(a.reshape(chunks, N // chunks, -1) for a in (x, expert, weight))
+    y, each = jax.lax.map(jax.checkpoint(chunk), pieces)
+    return y.reshape(x.shape), Stats(*(a.sum(axis=0) for a in each))
 
 
-def dispatch(expert: Int[Array, "N K"], experts: int, b: int) -> Dispatch:
-    """Sort the assignments by expert, in token order within one, each expert at a multiple of `b` rows."""
-    group_sizes, rank = ranks(expert.ravel(), experts)
-    keep = expert < experts
-    slot = group_starts(group_sizes, b)[expert.ravel()] + rank
-    return placed(slot.reshape(expert.shape), keep, group_sizes, layout_rows(expert.size, experts, b))
+def stats(plan: Plan, limits: Bounds, assignments: int) -> Stats:
+    me = jax.lax.axis_index(EXPERT) if limits.devices > 1 else 0
+    demand, sent, accepted = plan.counts[me], plan.sent[me], plan.accepted[me]
+    return Stats(
+        demand,
+        accepted,
+        jnp.sum(demand - sent),
+        jnp.sum(sent - accepted),
+        assignments - jnp.sum(demand),
+    )
 
 
-def ranks(group: Int[Array, " A"], groups: int) -> tuple[Int[Array, " G"], Int[Array, " A"]]:
-    """(members of each group, place of each assignment among those of its group)."""
-    mine = (group[:, None] == jnp.arange(groups)).astype(jnp.int32)
-    rank = jnp.take_along_axis(jnp.cumsum(mine, axis=0), group[:, None], axis=1, mode="clip")[:, 0] - 1
-    return mine.sum(axis=0), rank
-
-
-def placed(slot: Int[Array, "N K"], keep: Bool[Array, "N K"], group_sizes: Array, rows: int) -> Dispatch:
-    """The dispatch that puts each kept assignment into its slot of `rows`, and the others nowhere."""
-    source = jnp.full(rows, -1, jnp.int32)
-    where = jnp.where(keep, slot, rows + jnp.arange(slot.size).reshape(slot.shape)).ravel()
-    numbers = jnp.arange(slot.size, dtype=jnp.int32)
-    source = source.at[where].set(numbers, unique_indices=True, mode="drop")
-    return Dispatch(jnp.where(keep, slot, 0), keep, jnp.maximum(source, 0), source >= 0, group_sizes)
-
-
-# Both moves gather, forward and backward: the default transpose of a gather is a scatter-add.
-
-
-@jax.custom_vjp
-def gather(x: Float[Array, "N D"], plan: Dispatch) -> Float[Array, "C D"]:
-    """The token of each row."""
-    return x[plan.source // plan.slot.shape[1]]
-
-
-def _gather_forward(x: Array, plan: Dispatch):
-    return gather(x, plan), plan
-
-
-def _gather_backward(plan: Dispatch, cotangent: Array):
-    mine = jnp.where(plan.keep[..., None], cotangent[plan.slot], 0)
-    return mine.sum(axis=1, dtype=jnp.float32).astype(cotangent.dtype), None
-
-
-gather.defvjp(_gather_forward, _gather_backward)
-
-
-@jax.custom_vjp
-def combine(rows: Float[Array, "C D"], weight: Float[Array, "N K"], plan: Dispatch) -> Float[Array, "N D"]:
-    """The weighted sum of each token's rows, accumulated in float32."""
-    return _combine_forward(rows, weight, plan)[0]
-
-
-def _combine_forward(rows: Array, weight: Array, plan: Dispatch):
-    mine = jnp.where(plan.keep[..., None], rows[plan.slot], 0)
-    y = jnp.einsum("nk,nkd->nd", weight.astype(rows.dtype), mine, preferred_element_type=jnp.float32)
-    return y.astype(rows.dtype), (mine, weight, plan)
-
-
-def _combine_backward(kept: tuple[Array, Array, Dispatch], cotangent: Array):
-    mine, weight, plan = kept
-    # Padding rows get the weight 0, so that whatever they hold stays out of the experts' gradients.
-    scale = jnp.where(plan.used, weight.astype(mine.dtype).ravel()[plan.source], 0)
-    rows = cotangent[plan.source // weight.shape[1]] * scale[:, None]
-    return rows, jnp.einsum("nd,nkd->nk", cotangent, mine).astype(weight.dtype), None
-
-
-combine.defvjp(_combine_forward, _combine_backward)
+def _chunks(tokens: int, entries: int) -> int:
+    """The fewest equal parts of the tokens whose rows, `entries` for a token, stay under BUFFER."""
+    least = min(tokens, max(1, -(-tokens * entries // BUFFER)))
+    return next(n for n in range(least, tokens + 1) if tokens % n == 0)
