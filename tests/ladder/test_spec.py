@@ -179,8 +179,14 @@ def test_counts_accept_whole_floats_and_nothing_else():
             ("model.experts=4", "parallel.expert=3"),
         ),
         (
-            lambda: RUN.replace(parallel=ParallelSpec(capacity=1.15)),
-            ("parallel.capacity=1.15", "parallel.expert=1"),
+            lambda: ParallelSpec(sender_capacity=1.15),
+            ("sender_capacity=1.15", "expert=1"),
+        ),
+        (lambda: ParallelSpec(capacity=0.0), ("ParallelSpec.capacity", "greater than 0", "0.0")),
+        (lambda: ParallelSpec(transport="rings"), ("transport", "'a2a', 'ragged', 'ring'", "'rings'")),
+        (
+            lambda: ParallelSpec(expert=2, transport="ring", waves=2),
+            ("waves=2", "transport='a2a'", "'ring'"),
         ),
         (
             lambda: RUN.replace(parallel=ParallelSpec(micro_batch_rows=3)),
@@ -235,11 +241,30 @@ def test_broken_json_is_a_spec_error():
         ({"count_lm_head": True}, False),
         ({"parallel": ParallelSpec(data=2, micro_batch_rows=1)}, True),
         ({"parallel": ParallelSpec(expert=2, remat="layer")}, True),
+        ({"parallel": ParallelSpec(expert=2, transport="ragged")}, True),
         ({"parallel": ParallelSpec(expert=2, capacity=1.15)}, False),
     ],
 )
 def test_the_fingerprint_is_what_changes_the_numbers(change, same):
     assert (RUN.replace(**change).fingerprint == RUN.fingerprint) is same
+
+
+def test_a_limited_capacity_is_part_of_the_fingerprint_and_the_transport_is_not():
+    """The plan decides who is dropped, from devices, tokens and capacities."""
+    limited = ParallelSpec(expert=2, capacity=1.15)
+    names = [
+        RUN.replace(parallel=limited.replace(**change)).fingerprint
+        for change in (
+            {},
+            {"waves": 2},
+            {"transport": "ragged", "remat": "layer"},
+            {"sender_capacity": 1.15},
+            {"expert": 4},
+            {"micro_batch_rows": 1},
+        )
+    ]
+    assert names[0] == names[1] == names[2]
+    assert len(set(names[2:])) == 4
 
 
 def test_the_fingerprint_does_not_depend_on_how_it_was_said():

@@ -135,7 +135,7 @@ def test_padding_is_routed_nowhere(case):
     model, params, tokens = case
     padded = np.where(np.arange(16) < 9, tokens, -1)
     _, routed = jax.jit(lambda t: hidden(params, t, model))(padded)
-    assert (np.asarray(routed.load).sum(axis=1) == 2 * 9 * model.top_k).all()
+    assert (np.asarray(routed.stats.demand).sum(axis=1) == 2 * 9 * model.top_k).all()
     assert np.isinf(routed.margin).sum() == model.layers * 2 * 7 * model.experts
 
 

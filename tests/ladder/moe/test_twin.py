@@ -84,7 +84,7 @@ def test_hidden_states_routing_and_loss_match_the_twin(case):
     assert relative(ours @ params["lm_head"], np.array(h) @ wide["lm_head"]) < VALUE
     assert relative(routed.margin, margins) < VALUE
     load = [[sum(e in token for token in layer) for e in range(model.experts)] for layer in chosen]
-    assert np.asarray(routed.load).tolist() == load
+    assert np.asarray(routed.stats.demand).tolist() == load
     assert float(sums.loss) == pytest.approx(total, rel=VALUE)
     assert float(sums.ce) == pytest.approx(ce, rel=VALUE)
     assert float(sums.weight) == count == 2 * (model.context - 1)

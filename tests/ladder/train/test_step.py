@@ -84,8 +84,9 @@ def test_the_losses_are_the_golden_ones(plain):
     [
         {"data": 8},
         {"data": 2, "micro_batch_rows": 4},
-        {"data": 2, "expert": 4},
-        {"expert": 2, "remat": "layer"},
+        {"data": 2, "expert": 4, "transport": "ragged"},
+        {"data": 4, "expert": 2, "transport": "ring", "remat": "layer"},
+        {"expert": 8, "waves": 2},
     ],
 )
 def test_devices_and_micro_batches_change_no_loss(plain, layout):

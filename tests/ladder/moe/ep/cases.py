@@ -46,7 +46,7 @@ def inputs(routing: str, dtype: str = "float32", tokens: int = N) -> Inputs:
         expert = np.stack([np.full(total, 3), np.where(np.arange(total) % 2, 0, 5)], 1).astype(np.int32)
     if routing == "skewed":
         expert[::5] = E  # padding
-    experts = Experts(draw(E, D, F), draw(E, D, F), draw(E, F, D))
+    experts = Experts(draw(E, D, F) / D**0.5, draw(E, D, F) / D**0.5, draw(E, F, D) / F**0.5)
     return Inputs(draw(total, D), jnp.asarray(expert), draw(total, K), experts, draw(total, D))
 
 
