@@ -199,17 +199,31 @@ def _metrics(
     train_ce: mean nats a token, without z-loss; train_loss: what is minimised; logit_z: mean lse²;
     grad_norm (before the clip) and update_norm: global; lr: of the matrices; router_entropy: of the load
     over experts, mean over layers (uniform: ln E); max_over_mean_load: of the layer where it is worst;
-    dead_experts: experts that no token chose, over all layers; router_logit_rms; drop_fraction: assignments
-    without room, where the capacity is limited; norm/FAMILY: of the parameters of one family.
+    dead_experts: experts that no token chose, over all layers; router_logit_rms; router_bias_range: highest
+    less lowest, of the layer where it is widest; padding_fraction: assignments of tokens that are padding;
+    where devices share the experts max_over_mean_receiver: what one of them is asked for, of the layer where
+    it is worst; where the capacity is limited drop_fraction: assignments without room, and its parts, by
+    drop_sender and drop_receiver; norm/FAMILY: of the parameters of one family.
     """
-    demand = routing.stats.demand
+    stats = routing.stats
+    demand = stats.demand
     share = demand / demand.sum(axis=1, keepdims=True)
     tokens = run.batch_tokens * run.model.experts * run.model.layers
     families: dict[str, list[Array]] = {}
     for name, tensor in tensors(run.model).items():
         if tensor.trained:
             families.setdefault(tensor.family, []).append(params[name])
-    dropped = {"drop_fraction": 1 - routing.stats.accepted.sum() / demand.sum()}
+    bias = params["router_bias"]
+    layout, extra = run.parallel, {}
+    if layout.expert > 1:
+        receivers = demand.reshape(len(demand), layout.expert, -1).sum(axis=2)
+        extra["max_over_mean_receiver"] = jnp.max(receivers / receivers.mean(axis=1, keepdims=True))
+    if layout.drops:
+        extra |= {
+            "drop_fraction": 1 - stats.accepted.sum() / demand.sum(),
+            "drop_sender": stats.dropped_sender.sum() / demand.sum(),
+            "drop_receiver": stats.dropped_receiver.sum() / demand.sum(),
+        }
     return {
         "train_ce": sums.ce / sums.weight,
         "train_loss": sums.loss / sums.weight,
@@ -221,5 +235,7 @@ def _metrics(
         "max_over_mean_load": share.max() * run.model.experts,
         "dead_experts": jnp.sum(demand == 0).astype(jnp.float32),
         "router_logit_rms": jnp.sqrt(routing.score_square.sum() / tokens),
-        **(dropped if run.parallel.drops else {}),
+        "router_bias_range": jnp.max(bias.max(axis=1) - bias.min(axis=1)),
+        "padding_fraction": stats.padding.sum() / (stats.padding.sum() + demand.sum()),
+        **extra,
     } | {f"norm/{family}": optax.tree.norm(values) for family, values in families.items()}

@@ -86,7 +86,7 @@ def test_the_losses_are_the_golden_ones(plain):
         {"data": 2, "micro_batch_rows": 4},
         {"data": 2, "expert": 4, "transport": "ragged"},
         {"data": 4, "expert": 2, "transport": "ring", "remat": "layer"},
-        {"expert": 8, "waves": 2},
+        {"expert": 4, "waves": 2},
     ],
 )
 def test_devices_and_micro_batches_change_no_loss(plain, layout):
@@ -142,6 +142,9 @@ def test_a_limited_capacity_drops_and_says_how_much():
     mesh = make_mesh(run.parallel)
     _, metrics = make_step(run, mesh)(init_state(run, mesh), tokens(0))
     assert 0.7 < float(metrics["drop_fraction"]) < 0.8
+    parts = float(metrics["drop_sender"]), float(metrics["drop_receiver"])
+    assert parts == (0, pytest.approx(float(metrics["drop_fraction"])))
+    assert 1 <= float(metrics["max_over_mean_receiver"]) <= 4 and float(metrics["padding_fraction"]) == 0
     roomy = run.replace(parallel=ParallelSpec(expert=4, capacity=4.0))
     _, metrics = make_step(roomy, mesh)(init_state(run, mesh), tokens(0))
     assert float(metrics["drop_fraction"]) == 0
