@@ -1,7 +1,7 @@
 """One expert-parallel layer by transport and routing: python -m bench.ep [--devices S] [--small]
 
-Forward, and forward with backward, of balanced, skewed and document-correlated routing (all tokens of a device
-are one document). A dropped token costs nothing, so that every speed stands beside its drop rate and counts
+Forward, and forward with backward, of balanced, skewed and document-correlated routing (a device's tokens are
+one document). A dropped token costs nothing, so that every speed stands beside its drop rate and counts
 accepted work only: tokens/s are accepted assignments / K. Bytes are what a token receives, forward, by the
 arithmetic of the transport. On a CPU S devices are forced, and share its cores. The last line is JSON.
 """

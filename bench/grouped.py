@@ -1,9 +1,10 @@
 """Grouped matrix products of one layer's experts, forward and backward: python -m bench.grouped [--small]
 
 SwiGLU of 16,384 rows by 64 experts, rows dealt evenly: ours (batched blocks), lax.ragged_dot and, where torch
-is installed, its batched product, the best it has for rows dealt evenly. Gradients of all are first held to each other. Each speed is also given against the same library's
-plain matmul of those rows, its own peak. The last line is JSON: vs_ragged_dot and vs_torch are speed ratios,
-ours / theirs, null where there is nothing to compare. Runs on whatever device jax and torch find.
+is installed, its batched product, the best it has for rows dealt evenly. Gradients of all are first held to
+each other. Each speed is also given against the same library's plain matmul of those rows, its own peak. The
+last line is JSON: vs_ragged_dot and vs_torch are speed ratios, ours / theirs, null where there is nothing to
+compare. Runs on whatever device jax and torch find.
 """
 
 import argparse

@@ -16,8 +16,10 @@ from ladder.moe.ep.plan import Bounds, Plan, bounds, make_plan
 from ladder.moe.ep.transport import TRANSPORTS, a2a
 from ladder.moe.mesh import EXPERT
 from ladder.spec import ParallelSpec
+from ladder.values import SpecError
 
 BUFFER = 2**28  # entries of the rows in flight on one device, where nothing may be dropped
+RAGGED = ("cpu", "gpu", "tpu")  # backends with ragged_all_to_all, or with its stand-in
 
 
 class Stats(NamedTuple):
@@ -43,6 +45,11 @@ def moe(
     Where a capacity turns an assignment away it adds nothing, and a token's other weights stay as they are.
     Without one nothing is dropped: as many tokens at a time as `BUFFER` has room for in the worst case.
     """
+    if layout.transport == "ragged" and jax.default_backend() not in RAGGED:
+        raise SpecError(
+            f"parallel.transport='ragged' needs a collective that {jax.default_backend()} does not have: "
+            f"use one of {', '.join(name for name in TRANSPORTS if name != 'ragged')}"
+        )
     N, K = expert.shape
     S, E = layout.expert, layout.expert * experts.gate.shape[0]
     chunks = 1

@@ -17,6 +17,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Int
 
+from ladder.values import SpecError
+
 MOST = 2**31  # row numbers are int32
 
 
@@ -60,16 +62,16 @@ def bounds(
     """Rows for `tokens` tokens a device: ceil(capacity * tokens * top_k) for a receiver and
     ceil(sender_capacity * tokens * top_k / devices) for a pair, never more than can come.
 
-    Raises ValueError when a capacity is not positive, the experts do not divide, or rows pass int32.
+    Raises SpecError when a capacity is not positive, the experts do not divide, or rows pass int32.
     """
     for name, value in {"capacity": capacity, "sender_capacity": sender_capacity}.items():
         if value is not None and not value > 0:
-            raise ValueError(f"{name}={value}: give more than 0, or None to keep all")
+            raise SpecError(f"{name}={value}: give more than 0, or None to keep all")
     if experts % devices:
-        raise ValueError(f"{experts} experts do not divide over {devices} devices of the expert axis")
+        raise SpecError(f"{experts} experts do not divide over {devices} devices of the expert axis")
     local = experts // devices
     if max(devices * tokens * top_k * (local + 1), tokens * top_k * (experts + 1)) >= MOST:
-        raise ValueError(
+        raise SpecError(
             f"{devices} devices x {tokens} tokens x {top_k} experts a token pass 2^31 numbers of rows: "
             "lower parallel.micro_batch_rows"
         )

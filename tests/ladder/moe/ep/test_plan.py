@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ladder import SpecError
 from ladder.moe.ep.plan import MOST, Bounds, accept, bounds, max_min, placed, ranks
 from tests.reference import plan as slow
 
@@ -99,7 +100,7 @@ def test_bounds_are_the_documented_rows_and_never_more_than_can_come():
     ],
 )
 def test_what_cannot_be_planned_is_refused(given, says):
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(SpecError, match=says):
         bounds(**{"tokens": 100, "top_k": 2, "experts": 8, "devices": 4} | given)
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ladder import ParallelSpec
+from ladder import ParallelSpec, SpecError
 from ladder.moe.ep import ragged, transport
 from ladder.moe.ep.grouped import group_starts
 from ladder.moe.ep.layer import moe
@@ -202,6 +202,13 @@ def temporaries(waves: int) -> int:
 @pytest.mark.parametrize("waves", [2, 4])
 def test_waves_need_a_part_of_the_memory(waves):
     assert temporaries(waves) <= (1 / waves + 0.2) * temporaries(1)
+
+
+def test_a_backend_without_the_ragged_collective_is_told_which_transports_run(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "metal")
+    given = inputs("uniform")
+    with pytest.raises(SpecError, match=r"'ragged' needs .* metal .*: use one of dense, local, ring, a2a"):
+        moe(*given[:4], ParallelSpec(transport="ragged"))
 
 
 def test_large_experts_take_turns(monkeypatch):
