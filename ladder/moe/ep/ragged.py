@@ -30,8 +30,7 @@ def offsets(sizes: Int[Array, "S S"], me: Int[Array, ""] | int) -> Offsets:
     return Offsets(jnp.cumsum(send) - send, send, before(sizes)[me], sizes[:, me])
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def exchange(
+def _exchange(
     rows: Float[Array, "R D"], sizes: Int[Array, "S S"], most: int, axis: str
 ) -> Float[Array, "C D"]:
     """Send sizes[me, r] rows to each r. The result has C = `most` rows; those that nobody sent are 0."""
@@ -40,6 +39,9 @@ def exchange(
     return jax.lax.platform_dependent(
         rows, output, at, cpu=partial(emulated, axis=axis), default=partial(_collective, axis=axis)
     )
+
+
+exchange = jax.custom_vjp(_exchange, nondiff_argnums=(2, 3))
 
 
 def _forward(rows: Array, sizes: Array, most: int, axis: str):
