@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from analysis.monitor.detectors import Evidence
+from analysis.monitor.evidence import Evidence
 
 STATES = ("normal", "watch", "precursor", "runaway")
 CLEAN = 4  # windows that must stay clean before a state is left
@@ -25,6 +25,12 @@ NEXT_BY_CODE = {
     "missing": "check the logger; the detectors that read this metric are blind",
     "dead": "check the gradient path and the logger",
     "stuck": "check the logger: the value looks stale",
+    "loss_scale": "look at the overflowing layers; lower the rate or clip before the scale is gone",
+    "drift_up": "evaluate now; audit the data order, the rate and the batch of the last blocks",
+    "data_order": "go on; the training rows changed, the evaluation did not: look at the shuffle",
+    "restart_jump": "compare the restored state, data position and rate with those before the restart",
+    "throughput": "look at the machines; the losses are well",
+    "unregistered": "register the change or restore the declared config: the forecast's band is void here",
 }
 
 
@@ -81,11 +87,12 @@ class Standing:
         code = next((code for code, entry in self.held.items() if entry["level"] == state), "")
         return NEXT_BY_CODE.get(code, NEXT[state])
 
-    def update(self, step: int, evidence: Iterable[Evidence]) -> list[str]:
-        """Take in one row's evidence; return the codes that were not held before."""
+    def update(self, step: int, evidence: Iterable[Evidence], fresh_row: bool = True) -> list[str]:
+        """Take in one row's evidence; return the codes that were not held before. A row whose step was
+        already judged (not fresh_row) cleans nothing."""
         alarming = {e["code"]: e for e in evidence if e["level"] != "normal"}
         evaluated = any(e["unit"] == "evals" for e in evidence)
-        for code, entry in list(self.held.items()):
+        for code, entry in list(self.held.items()) if fresh_row else ():
             if code in alarming or (entry["unit"] == "evals" and not evaluated):
                 continue
             entry["clean"] += 1
