@@ -1,8 +1,8 @@
 """Incidents of public training runs, rebuilt as rows that carry the values of their logs.
 
-A trace runs at its level, with AR(1) noise (rho .3) of the loss and independent noise of the norms, then takes
-the listed values, then returns to its level unless its row says otherwise. Numbers that no log gives (how a
-climb is spread over steps, rows before the incident) are this file's, and say so. Steps are those of the log.
+A trace runs at its level, with AR(1) noise (rho .3) of the loss and independent noise of the norms, then
+takes the listed values, then returns to its level unless its row says otherwise. Numbers that no log gives
+(how a climb is spread over steps, rows before the incident) are this file's. Steps are those of the log.
 """
 
 import math
@@ -217,8 +217,8 @@ def marin_1368(rng: np.random.Generator) -> Rows:
 
 def marin_190k(rng: np.random.Generator) -> Rows:
     """The training loss steps up by .5 %; evaluations each 500 steps stay."""
-    rows = trace(rng, 180000, 200000, 1.95, 0.3, MARIN_SD)
-    scale(rows, "train_ce", np.full(10000, 1.005), 190000)
+    rows = trace(rng, 186000, 193000, 1.95, 0.3, MARIN_SD)
+    scale(rows, "train_ce", np.full(3000, 1.005), 190000)
     for row in rows:
         if row["step"] % 500 == 0:
             row["eval_loss"] = 1.95 * math.exp(0.0005 * rng.standard_normal())
@@ -226,7 +226,7 @@ def marin_190k(rng: np.random.Generator) -> Rows:
 
 
 def marin_535b_norm(rng: np.random.Generator) -> Rows:
-    rows = trace(rng, 50000, 104000, 2.0, 0.28, MARIN_SD, every=4)
+    rows = trace(rng, 50000, 104000, 2.0, 0.28, MARIN_SD, every=10)
     for row in rows:
         row["grad_norm"] *= (0.59 / 0.28) ** min(max((row["step"] - 58000) / 42000, 0), 1)
         row["grad_norm/head"] = row["grad_norm"] * math.sqrt(0.95)
@@ -281,7 +281,7 @@ INCIDENTS = (
     Incident("BLOOM-104B exp 1", 100000, 6.44, exp_1, lambda s: s.first("watch") < 7000
              and s.said("loss_scale") < 7000 <= s.first("runaway"), "watch (sensor) < 7000, runaway after"),
     Incident("BLOOM-13B 29040", 300000, 2.77, bloom_13b, lambda s: s.said("dead", "stuck") <= 29043
-             and s.worst == "runaway" and s.said("recovered") < 30100, "sensor <= 3 steps, runaway, recovery"),
+             and s.worst == "runaway" and s.said("recovered") < 30100, "sensor <= 3 steps, recovery"),
     Incident("BLOOM-104B b 17060", 100000, 2.67, exp_b, lambda s: s.said("stuck", "skipping") <= 17063
              and s.worst == "runaway", "sensor <= 3 steps, runaway"),
     Incident("OPT-175B 12.43", 140000, 2.0, opt_43, lambda s: s.worst == "precursor"

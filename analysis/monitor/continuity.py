@@ -1,7 +1,6 @@
 """Detector 8, continuity: what the first rows after a restart say is a restart, not an anomaly."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,21 +13,25 @@ SOFTENED = ("spike", "recovery", "drift")
 
 @dataclass
 class Continuity:
-    """While the first 50 rows after a restart pass, a change is at most a watch; after them the mean loss is
-    compared with the level before. Sensors (NaN) keep their word throughout."""
+    """While the first 50 rows after a restart pass, a change is at most a watch. Then the mean of the first
+    50 rows past the step that the run had reached is compared with its level there. Sensors (NaN) keep
+    their word throughout."""
 
-    attempt: int = -1  # the newest attempt that went past what was judged before
     left: int = 0  # softened rows still to come
-    wanted: int = 0  # rows past the last judged step still to come, for the comparison of levels
+    reached: int = -1  # the step before the restart
+    level: float | None = None  # log loss there; None: nothing to compare
+    scale: float = 0.0  # sd of a row's log loss
     n: int = 0
-    z: float = 0.0  # sum of the loss z of those
-    scale: float = 0.0
+    total: float = 0.0  # of log loss over n rows past `reached`
 
     def state_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
-    def begin(self) -> None:
-        self.left, self.wanted, self.n, self.z = ROWS, ROWS, 0, 0.0
+    def begin(self, level: tuple[float, float] | None, reached: int) -> None:
+        """level: (log loss, its sd) before the restart, kept when restarts follow each other at once."""
+        self.left, self.n, self.total = ROWS, 0, 0.0
+        if level:
+            (self.level, self.scale), self.reached = level, reached
 
     def soften(self, found: list[Evidence]) -> list[Evidence]:
         if not self.left:
@@ -40,20 +43,18 @@ class Continuity:
             for e in found
         ]
 
-    def update(self, reading: Mapping[str, float] | None, rho: float, rerun: bool) -> list[Evidence]:
-        """reading: the spike detector's numbers of a row's loss; rerun: of a step that an older attempt had
-        trained, whose level lies behind. Answers once, with the last of the rows."""
+    def update(self, step: int, x: float, rho: float) -> list[Evidence]:
+        """x: log loss of the row; rho: its AR(1) coefficient. Answers once, with the last of the rows."""
         self.left = max(self.left - 1, 0)
-        if not self.wanted or rerun:
+        if self.level is None or step <= self.reached:
             return []
-        self.wanted -= 1
-        if reading:
-            self.n, self.z, self.scale = self.n + 1, self.z + reading["z"], reading["scale"]
-        if self.wanted or not self.n:
+        self.n, self.total = self.n + 1, self.total + x
+        if self.n < ROWS:
             return []
-        shift = self.z / self.n * self.scale
-        se = self.scale * math.sqrt((1 + rho) / (1 - rho) / self.n)
-        if abs(shift) <= max(JUMP, 3 * se):
+        shift = self.total / self.n - self.level
+        self.level = None
+        se = self.scale * math.sqrt((1 + rho) / (1 - rho) / ROWS)
+        if shift <= max(JUMP, 4 * se):  # below it, a young run has gone on falling
             return []
         text = f"the loss is {100 * math.expm1(shift):+.2f} % from its level before the restart"
         numbers = {"shift": shift, "se": se}

@@ -9,8 +9,8 @@ import numpy as np
 from analysis.monitor.evidence import Evidence, evidence, usable
 from analysis.monitor.limits import Limits
 
-SHARE, LEAST = 0.01, 512  # a slope is taken over this share of the run's steps, at least so many rows
-BINS = 32
+SHARE, LEAST = 0.01, 512  # a slope is taken over this share of the run's steps, at least so many
+BINS, ROWS = 32, 4  # bins of a window; rows of a bin at least
 EFFECT = 0.05  # log growth over the window beyond the ladder's: less is of no interest however certain
 STREAMS = 16  # metrics followed at most
 ROUTING_RUN = 3  # rows running outside the range
@@ -37,7 +37,7 @@ class Growth:
     def __init__(self, steps: float, limits: Limits, state: Mapping[str, Any] | None = None):
         state = state or {}
         self.limits = limits
-        self.rows = max(LEAST, SHARE * steps if math.isfinite(steps) else 0) / BINS
+        self.span = max(LEAST, SHARE * steps if math.isfinite(steps) else 0) / BINS  # steps of a bin
         self.streams: dict[str, dict[str, Any]] = {
             metric: {**stream, "bins": list(stream["bins"])}
             for metric, stream in state.get("streams", {}).items()
@@ -58,7 +58,8 @@ class Growth:
                 and (metric in self.streams or len(self.streams) < STREAMS)
             ):
                 stream = self.streams.setdefault(
-                    metric, {"step": -1, "n": 0, "total": 0.0, "bins": [], "z": 0.0, "grown": 0.0}
+                    metric,
+                    {"step": -1, "from": step, "n": 0, "total": 0.0, "bins": [], "z": 0.0, "grown": 0.0},
                 )
                 if step > stream["step"]:
                     stream["step"] = step
@@ -68,10 +69,10 @@ class Growth:
     def _add(self, metric: str, stream: dict[str, Any], x: float, progress: float) -> list[Evidence]:
         stream["n"] += 1
         stream["total"] += x
-        if stream["n"] < self.rows:
+        if stream["step"] - stream["from"] + 1 < self.span or stream["n"] < ROWS:
             return []
         stream["bins"] = [*stream["bins"], stream["total"] / stream["n"]][-BINS:]
-        stream["n"], stream["total"] = 0, 0.0
+        stream["n"], stream["total"], stream["from"] = 0, 0.0, stream["step"] + 1
         if len(stream["bins"]) < BINS:
             return []
         slope, se = theil_sen(np.array(stream["bins"]))
@@ -79,11 +80,9 @@ class Growth:
         stream["z"], stream["grown"] = excess / (se * BINS), excess
         if not self._grows(stream):
             return []
-        span = round(self.rows * BINS)
-        numbers = {"z": stream["z"], "growth": excess, "limit": self.limits.growth, "rows": float(span)}
-        text = (
-            f"{metric} has grown {100 * math.expm1(excess):.0f} % in {span} rows: z {stream['z']:.1f}, limit "
-        )
+        span = round(self.span * BINS)
+        numbers = {"z": stream["z"], "growth": excess, "limit": self.limits.growth, "steps": float(span)}
+        text = f"{metric} has grown {100 * math.expm1(excess):.0f} % in {span} steps: z {stream['z']:.1f}, limit "
         text += f"{self.limits.growth:g}"
         found = [evidence("growth", f"growth_{family(metric)}", metric, "watch", span, "rows", numbers, text)]
         growing = sorted({family(m) or "" for m, s in self.streams.items() if self._grows(s)})

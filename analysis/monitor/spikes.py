@@ -59,18 +59,28 @@ class Spike:
         self.residuals.clear()
         self.step, self.flagged = -1, 0
 
-    def update(self, step: int, value: float, rerun: bool = False) -> dict[str, float] | None:
+    def level(self) -> tuple[float, float] | None:
+        """(baseline, scale) of the logs, or None while either is unknown."""
+        n = len(self.residuals)
+        if n < HISTORY or not len(self.recent):
+            return None
+        return self.recent.median() + self.residuals.median(), max(1.4826 * self.residuals.mad(), self.floor)
+
+    def resume(self) -> None:
+        """A new attempt, perhaps from an earlier step: it sets its own level, the scale stays."""
+        self.recent.clear()
+        self.step, self.flagged = -1, 0
+
+    def update(self, step: int, value: float) -> dict[str, float] | None:
         """Numbers of this value (value, baseline, z, scale), or None while the history is too short.
 
-        A step that was already seen is left out; one that a new attempt trains again (`rerun`) is judged and
-        not learned, because its first value is in the windows.
+        A step that this attempt has already shown is left out.
         """
-        learn = step > self.step
-        if not (learn or rerun):
+        if step <= self.step:
             return None
+        self.step = step
         x = math.log(value)
         numbers = None
-        self.step = max(step, self.step)
         if len(self.recent) >= BASELINE // 4:
             baseline = self.recent.median()
             residual = x - baseline
@@ -81,18 +91,13 @@ class Spike:
                 scale = max(max(1.4826 * self.residuals.mad(), tail) * (1 + 32 / n), self.floor)
                 z = (residual - middle) / scale
                 numbers = {"value": value, "baseline": math.exp(baseline), "z": z, "scale": scale}
-                if not learn:
-                    return numbers
                 if z > self.flag:
                     self.flagged += 1
                     if self.flagged == NEW_LEVEL:
                         self.restart()
                         self.step = step
                     return numbers
-            if learn:
-                self.residuals.add(residual)
-        if not learn:
-            return numbers
+            self.residuals.add(residual)
         self.flagged = 0
         self.recent.add(x)
         return numbers
@@ -125,12 +130,16 @@ class Spikes:
         """Forget the past: after a declared change the old level is no baseline."""
         self.__init__(self.limits)
 
-    def update(self, step: int, row: Mapping[str, Any], rerun: bool = False) -> list[Evidence]:
+    def resume(self) -> None:
+        for stream in self.streams.values():
+            stream.resume()
+
+    def update(self, step: int, row: Mapping[str, Any]) -> list[Evidence]:
         readings: dict[str, tuple[str, dict[str, float]]] = {}
         for name, stream in self.streams.items():
             metric = next((m for m in LOSSES if m in row), None) if name == "loss" else name
             if metric is not None and usable(row.get(metric)):
-                numbers = stream.update(step, float(row[metric]), rerun)
+                numbers = stream.update(step, float(row[metric]))
                 if numbers:
                     readings[name] = (metric, numbers)
         found = [self._judge(name, *reading) for name, reading in readings.items()]

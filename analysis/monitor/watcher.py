@@ -96,15 +96,14 @@ class Monitor:
         restarted = self.sensors.restarted(row)
         found = self._regime(step, row, restarted)
         found += self.sensors.update(step, row)
-        rerun = step <= self.step and self.sensors.attempt > self.continuity.attempt
-        found += self._changes(step, row, rerun)
+        found += self._changes(step, row)
         found += self._evaluation(step, row)
         found = self.continuity.soften(found)
         found += self._repeated(step, found)
         before = self.standing.state
         fresh = self.standing.update(step, found, step > self.step)
         if step > self.step:
-            self.step, self.continuity.attempt = step, self.sensors.attempt
+            self.step = step
         state = self.standing.state
         began = state == "precursor" and (
             before != state or any(e["level"] == state and e["code"] in fresh for e in found)
@@ -114,7 +113,8 @@ class Monitor:
 
     def _regime(self, step: int, row: Mapping[str, Any], restarted: bool) -> list[Evidence]:
         if restarted:
-            self.continuity.begin()
+            self.continuity.begin(self.spikes.streams["loss"].level(), self.step)
+            self.spikes.resume()
             self.drift.gap()
         found, changed = self.segments.update(step, row)
         if changed:
@@ -125,10 +125,10 @@ class Monitor:
         for part in (self.spikes, self.drift, self.recovery, self.growth, self.confirmation):
             part.restart()
 
-    def _changes(self, step: int, row: Mapping[str, Any], rerun: bool) -> list[Evidence]:
+    def _changes(self, step: int, row: Mapping[str, Any]) -> list[Evidence]:
         """Has it changed? What the row says against the run's own past."""
         progress = self.bands.share(row)
-        found = self.spikes.update(step, row, rerun)
+        found = self.spikes.update(step, row)
         found += self.throughput.update(step, row.get("tokens_per_s"))
         found += self.routing.update(row)
         found += self.growth.update(step, row, progress)
@@ -137,7 +137,7 @@ class Monitor:
             return found
         value = float(row[metric])
         reading = next((e["numbers"] for e in found if e["code"] == "loss_spike"), None)
-        jump = self.continuity.update(reading, self._rho(), rerun)
+        jump = self.continuity.update(step, math.log(value), self._rho())
         if jump:
             found += jump
             self._rebaseline()
