@@ -161,13 +161,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--marin", type=Path)
     options = parser.parse_args()
-    held, total = incidents(options.seeds)
-    drift_blocks, shift_percent = delays(options.seeds)
     worst = 0.0
     for rho, tails in [*((rho, None) for rho in RHOS), (0.3, 4.0)]:
         found = false_alarms(options.steps, rho, tails)
         print(f"clean rows, rho {rho}{', t4 tails' if tails else ''}: {found}", flush=True)
         worst = worst if tails else max(worst, found["upper_per_1e6"])
+    held, total = incidents(options.seeds)
+    drift_blocks, shift_percent = delays(options.seeds)
     if options.marin:
         marin(options.marin)
     us, size = cost()

@@ -17,7 +17,9 @@ from analysis.monitor.spikes import BASELINE, FLOOR, HISTORY, PAIR_STEPS, QUIET
 from analysis.monitor.spikes import MEMORY as RESIDUALS
 
 ON = BASELINE // 4  # clean values before there is a baseline
-CANDIDATE = 2.5  # sds of a residual below which no z can reach its limit
+CANDIDATE = 3.0  # sds of a residual against the mean of 32 rows: for a z of 6 below it, a full window's scale
+# would have to be half of the true one
+WARM = ON + RESIDUALS + BASELINE  # rows until all windows are full
 
 
 def noise(rng: np.random.Generator, shape: tuple[int, int], rho: float, tails: float | None) -> np.ndarray:
@@ -85,25 +87,40 @@ def _z(ring: np.ndarray, n: np.ndarray, block: np.ndarray) -> np.ndarray:
     return (block[:, 1] - phi * block[:, 2] - level) / np.sqrt(width)
 
 
-def spikes(x: np.ndarray, floor: float, flag: float) -> list[tuple[int, float]]:
-    """(row, z) of one run's rows x (T,) past `flag`, all windows taken as clean."""
-    baseline = np.full(len(x), np.nan)
-    for k in range(ON, min(BASELINE, len(x))):
-        baseline[k] = np.median(x[:k])
-    baseline[BASELINE:] = np.median(sliding_window_view(x, BASELINE)[:-1], axis=1)
-    left = (x - baseline)[ON:]
+def spikes(x: np.ndarray, floor: float, flag: float, candidate: float = CANDIDATE) -> list[tuple[int, float]]:
+    """(row, z) of one run's rows x (T,) past `flag`, all windows taken as clean.
+
+    While windows fill every row is judged; then those that stand out by `candidate` from the mean of the 32
+    rows before them.
+    """
+    total = np.concatenate([[0.0], np.cumsum(x)])
+    rough = np.full(len(x), -np.inf)
+    rough[BASELINE:] = x[BASELINE:] - (total[BASELINE:-1] - total[: -BASELINE - 1]) / BASELINE
+    rows = np.flatnonzero(rough > candidate * rough[BASELINE:].std())
+    judged = [*range(ON + HISTORY, min(WARM, len(x))), *rows[rows >= WARM]]
     found = []
-    for k in np.flatnonzero(left > CANDIDATE * left.std()):
-        if k < HISTORY:
-            continue
-        past = np.sort(left[max(0, k - RESIDUALS) : k])
+    early = _left(x[:WARM], 0)
+    for k in judged:
+        left = early[ON : k + 1] if k < WARM else _left(x[k - RESIDUALS - BASELINE : k + 1], BASELINE)
+        past = np.sort(left[:-1])
         n, middle = len(past), np.median(past)
         mad = np.sort(abs(past - middle))[(n - 1) // 2]
         tail = (past[math.ceil(0.99 * n) - 1] - middle) / 2.326
-        z = (left[k] - middle) / max(max(1.4826 * mad, tail) * (1 + 32 / n), floor)
+        z = (left[-1] - middle) / max(max(1.4826 * mad, tail) * (1 + 32 / n), floor)
         if z > flag:
-            found.append((int(k) + ON, float(z)))
+            found.append((int(k), float(z)))
     return found
+
+
+def _left(x: np.ndarray, skip: int) -> np.ndarray:
+    """Residuals of x[skip:] against the median of the up to 32 rows before each (NaN for the first ON)."""
+    baseline = np.full(len(x), np.nan)
+    if not skip:
+        for k in range(ON, min(BASELINE, len(x))):
+            baseline[k] = np.median(x[:k])
+    if len(x) > BASELINE:
+        baseline[BASELINE:] = np.median(sliding_window_view(x, BASELINE)[:-1], axis=1)
+    return (x - baseline)[skip:]
 
 
 def spike_alarms(streams: dict[str, np.ndarray], limits: Limits | None = None) -> int:

@@ -21,8 +21,8 @@ BLOCK = 64  # rows
 MEMORY = 256  # clean blocks that carry the baseline
 FIRST = 8  # blocks before one is judged
 K = 0.5  # slack of the CUSUM, sds of a block
-SLOPE = 0.01  # sd of the slope that may remain beside the forecast's shape, log loss per unit of log progress
-RHO = 0.98  # highest believed AR(1) coefficient
+SLOPE = 0.03  # sd of the slope that may remain beside the forecast's shape, log loss per unit of log progress
+RHO, CAREFUL = 0.98, 0.6  # AR(1) coefficient: the highest believed, and the one until the run's own is known
 PRIOR = 8  # blocks that the ladder's own noise counts for
 
 
@@ -41,17 +41,17 @@ class Drift:
         self.open: list[float] = list(state.get("open", (0.0,) * 7))  # n, log progress, x, x', xx, xx', x'x'
         self.blocks: list[list[float]] = [list(block) for block in state.get("blocks", ())]
         self.waiting: list[float] | None = state.get("waiting")
+        self.rho: float = state.get("rho", CAREFUL)
         self.high: float = state.get("high", 0.0)
         self.low: float = state.get("low", 0.0)
-        self.z: list[float] = list(state.get("z", ()))  # of the newest blocks since the CUSUM left zero
 
     def state_dict(self) -> dict[str, Any]:
-        names = ("step", "before", "open", "blocks", "waiting", "high", "low", "z")
+        names = ("step", "before", "open", "blocks", "waiting", "rho", "high", "low")
         return {name: getattr(self, name) for name in names}
 
     def restart(self) -> None:
         """A new regime: its level is learned anew."""
-        self.__init__(self.limits, {"step": self.step})
+        self.__init__(self.limits, {"step": self.step, "rho": self.rho})
 
     def gap(self) -> None:
         """The next row does not follow the last one (a spike lies between, or a restart)."""
@@ -82,6 +82,7 @@ class Drift:
         if len(self.blocks) < FIRST:
             return []
         past = np.array(self.blocks)
+        self.rho = coefficient(past[:, 3].sum(), past[:, 4].sum())
         z, shift = residual(past, np.array(block), self.limits.loss_sd, self.limits.loss_rho)
         self.high, self.low = max(0.0, self.high + z - K), max(0.0, self.low - z - K)
         if max(self.high, self.low) < self.limits.drift:
@@ -129,5 +130,5 @@ def residual(
 def coefficient(cross: float, lagged: float) -> float:
     """AR(1) coefficient from sums of centred products within blocks, freed of the bias of order 1 / BLOCK
     that centring brings (Kendall 1954)."""
-    found = (cross / lagged + 1 / BLOCK) / (1 - 3 / BLOCK)
+    found = float(cross / lagged + 1 / BLOCK) / (1 - 3 / BLOCK)
     return min(max(found, 0.0), RHO)

@@ -82,8 +82,8 @@ class Growth:
             return []
         span = round(self.span * BINS)
         numbers = {"z": stream["z"], "growth": excess, "limit": self.limits.growth, "steps": float(span)}
-        text = f"{metric} has grown {100 * math.expm1(excess):.0f} % in {span} steps: z {stream['z']:.1f}, limit "
-        text += f"{self.limits.growth:g}"
+        text = f"{metric} has grown {100 * math.expm1(excess):.0f} % in {span} steps: z {stream['z']:.1f}, "
+        text += f"limit {self.limits.growth:g}"
         found = [evidence("growth", f"growth_{family(metric)}", metric, "watch", span, "rows", numbers, text)]
         growing = sorted({family(m) or "" for m, s in self.streams.items() if self._grows(s)})
         if len(growing) > 1:

@@ -90,8 +90,10 @@ class Level:
         default_factory=list
     )  # [loss, log excess, above the 99 % band], newest last
 
+    last: dict[str, float] = field(default_factory=dict)  # numbers of the newest evaluation
+
     def state_dict(self) -> dict[str, Any]:
-        return {"step": self.step, "outside": self.outside, "recent": self.recent}
+        return {"step": self.step, "outside": self.outside, "recent": self.recent, "last": self.last}
 
     def update(
         self, step: int, metric: str, loss: float, progress: float, band: Mapping[str, float] | None
@@ -102,6 +104,7 @@ class Level:
         self.step = step
         excess = math.log(loss / band["median"])
         numbers = {"value": loss, "progress": progress, "percent": 100 * math.expm1(excess), **band}
+        self.last = numbers
         reading = evidence("level", "position", metric, "normal", 1, "evals", numbers)
         if progress < SILENT or "sim_hi99" not in band:
             return [reading]

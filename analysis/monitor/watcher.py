@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis.monitor.confirmation import Confirmation
 from analysis.monitor.continuity import Continuity
-from analysis.monitor.drift import Drift, coefficient
+from analysis.monitor.drift import Drift
 from analysis.monitor.evidence import LOSSES, RUN, Evidence, evidence, usable
 from analysis.monitor.growth import Growth, Routing
 from analysis.monitor.level import EARLY, Bands, Level
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from analysis.forecasts import Forecast
 
 REPEATED_SHARE = 0.01  # three precursors within this share of the run are a runaway
-RHO = 0.6  # AR(1) coefficient of the loss until the run's own is known: on the careful side
 
 
 class Monitor:
@@ -137,11 +136,11 @@ class Monitor:
             return found
         value = float(row[metric])
         reading = next((e["numbers"] for e in found if e["code"] == "loss_spike"), None)
-        jump = self.continuity.update(step, math.log(value), self._rho())
+        jump = self.continuity.update(step, math.log(value), self.drift.rho)
         if jump:
             found += jump
             self._rebaseline()
-        found += self.recovery.update(step, value, reading, self.limits.flag, self._rho())
+        found += self.recovery.update(step, value, reading, self.limits.flag, self.drift.rho)
         return found + self._trend(step, value, progress, reading)
 
     def _trend(
@@ -156,10 +155,6 @@ class Monitor:
         self.segments.learn(x, step)
         found = self.drift.update(step, x, progress)
         return self.confirmation.drifted(step, found)
-
-    def _rho(self) -> float:
-        blocks = self.drift.blocks
-        return coefficient(sum(b[3] for b in blocks), sum(b[4] for b in blocks)) if blocks else RHO
 
     def _evaluation(self, step: int, row: Mapping[str, Any]) -> list[Evidence]:
         """Where is it? An evaluation against the frozen band of the same metric."""

@@ -18,6 +18,7 @@ VERBS = {
     "data": "write the token shards of a ladder into its store, once",
     "sync": "send what Weights & Biases lacks of a store; a second call finds nothing to send",
     "report": "write the page of a store again: one self-contained HTML file, and figures",
+    "watch": "judge a run against its frozen forecast, as its rows come",
     "fit": "fit the scaling law of a table of evaluations, and forecast a target",
 }
 

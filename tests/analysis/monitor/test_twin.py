@@ -36,6 +36,6 @@ def test_spikes_are_those_of_the_monitor():
         for e in verdict.evidence:
             if e["code"] == "grad_norm_spike":
                 seen[step] = e["numbers"]["z"]
-    found = spikes(x, 0.02, 3.0)
+    found = spikes(x, 0.02, 3.0, candidate=1.5)
     assert found and [step for step, z in seen.items() if z > 3] == [step for step, _ in found]
     assert [seen[step] for step, _ in found] == pytest.approx([z for _, z in found])
