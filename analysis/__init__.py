@@ -10,6 +10,7 @@ from analysis.designs import Design, design
 from analysis.fitting import ScalingFit, fit
 from analysis.forecasts import Forecast, forecast
 from analysis.frame import AnalysisError, EvalsError, Notice
+from analysis.replanning import replan
 
 if TYPE_CHECKING:
     from analysis.monitor import Monitor, replay
@@ -25,6 +26,7 @@ __all__ = [
     "design",
     "fit",
     "forecast",
+    "replan",
     "replay",
 ]
 

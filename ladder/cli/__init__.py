@@ -19,6 +19,7 @@ VERBS = {
     "sync": "send what Weights & Biases lacks of a store; a second call finds nothing to send",
     "report": "write the page of a store again: one self-contained HTML file, and figures",
     "watch": "judge a run against its frozen forecast, as its rows come",
+    "replan": "what is still open to a run: continue, shorten, re-time or restart, with loss and cost",
     "fit": "fit the scaling law of a table of evaluations, and forecast a target",
 }
 
