@@ -12,7 +12,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from scipy.signal import lfilter
 
 from analysis.monitor import Limits
-from analysis.monitor.drift import BLOCK, FIRST, MEMORY, RHO, SLOPE, K
+from analysis.monitor.drift import BLOCK, FIRST, MEMORY, REACH, RHO, SLOPE, K
 from analysis.monitor.spikes import BASELINE, FLOOR, HISTORY, PAIR_STEPS, QUIET
 from analysis.monitor.spikes import MEMORY as RESIDUALS
 
@@ -56,8 +56,9 @@ def drift_alarms(x: np.ndarray, start: float, limits: Limits | None = None) -> n
         ring[join, n[join] % MEMORY] = stats[join, b - 1]
         n[join] += 1
         waiting[:] = True
-        z = _z(ring, np.minimum(n, MEMORY), stats[:, b])
-        judged = n >= FIRST
+        near = (np.arange(MEMORY) < n[:, None]) & (ring[..., 0] >= stats[:, b, None, 0] - REACH)
+        z = _z(ring, near, stats[:, b])
+        judged = near.sum(1) >= FIRST
         high = np.where(judged, np.maximum(0, high + z - K), high)
         low = np.where(judged, np.maximum(0, low - z - K), low)
         out = judged & (np.maximum(high, low) >= limits.drift)
@@ -68,9 +69,13 @@ def drift_alarms(x: np.ndarray, start: float, limits: Limits | None = None) -> n
     return alarms
 
 
-def _z(ring: np.ndarray, n: np.ndarray, block: np.ndarray) -> np.ndarray:
-    """Standardised prediction error (S,) of a block (S, 5) from n (S,) blocks in each ring (S, MEMORY, 5)."""
-    here = np.arange(MEMORY) < n[:, None]
+def _z(ring: np.ndarray, here: np.ndarray, block: np.ndarray) -> np.ndarray:
+    """Standardised prediction error (S,) of a block (S, 5).
+
+    It rests on the blocks `here` (S, MEMORY) of each ring (S, MEMORY, 5).
+    """
+    n = here.sum(1)
+    ring = ring * here[..., None]
     weight = np.maximum(n, 1).astype(float)
     cross, lagged = ring[..., 3].sum(1), np.maximum(ring[..., 4].sum(1), 1e-14)
     phi = np.clip((cross / lagged + 1 / BLOCK) / (1 - 3 / BLOCK), 0, RHO)

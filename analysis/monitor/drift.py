@@ -20,6 +20,7 @@ from analysis.monitor.limits import Limits
 BLOCK = 64  # rows
 MEMORY = 256  # clean blocks that carry the baseline
 FIRST = 8  # blocks before one is judged
+REACH = 0.5  # of log progress behind a block: farther back the loss need not have the forecast's shape
 K = 0.5  # slack of the CUSUM, sds of a block
 SLOPE = 0.03  # sd of the slope that may remain beside the forecast's shape, log loss per unit of log progress
 RHO, CAREFUL = 0.98, 0.6  # AR(1) coefficient: the highest believed, and the one until the run's own is known
@@ -79,9 +80,10 @@ class Drift:
         if self.waiting is not None and max(self.high, self.low) <= self.limits.drift / 2:
             self.blocks = [*self.blocks, self.waiting][-MEMORY:]
         self.waiting = block
-        if len(self.blocks) < FIRST:
+        near = [b for b in self.blocks if b[0] >= block[0] - REACH]
+        if len(near) < FIRST:
             return []
-        past = np.array(self.blocks)
+        past = np.array(near)
         self.rho = coefficient(past[:, 3].sum(), past[:, 4].sum())
         z, shift = residual(past, np.array(block), self.limits.loss_sd, self.limits.loss_rho)
         self.high, self.low = max(0.0, self.high + z - K), max(0.0, self.low - z - K)

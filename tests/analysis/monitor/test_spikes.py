@@ -76,7 +76,7 @@ def test_a_loss_that_stays_up_is_a_runaway_and_stops(forecast, clean):
     seen = replay(forecast, rows)
     assert seen["state"][AT + 2] == "runaway"
     assert seen["action"][AT + 2] == "stop"
-    assert "3 of the last 5 rows" in seen["reasons"][AT + 2]
+    assert "3 of the last 5 steps" in seen["reasons"][AT + 2]
 
 
 def test_an_insane_first_value_does_not_blind_the_detector():
