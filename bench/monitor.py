@@ -132,6 +132,8 @@ def marin(folder: Path) -> None:
         last[name] = round(last[name] / end["progress"])
     last["progress"] = 1.0
     promise = analysis.forecast(fitted, pd.concat([points, last.to_frame().T], ignore_index=True))
+    if promise.point_only:
+        print("the forecast is a point without a band: positions only, and no verdict on the level")
     events = pd.read_csv(folder / "events.csv").to_dict("records")
     rows = seen.rename(columns={"loss": "eval_loss"})[["step", "tokens", "progress", "eval_loss"]]
     states = replay(promise, rows, events)
