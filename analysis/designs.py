@@ -21,6 +21,7 @@ from analysis.posterior import solve, wiener
 from analysis.priors import exponent_grid, load_prior, noise_grid
 from ladder.accounting import eval_points, scaling_flops
 from ladder.gating import gate_of, waves
+from ladder.numerals import power
 from ladder.spec import Ladder
 
 LEVEL = 0.9  # of the band at the target
@@ -88,7 +89,7 @@ class Design:
             f"{'':<{wide}}  90 % band  8 of 10 ladders  more FLOPs  of target",
         ]
         for choice in self.choices:
-            cost = f"{choice.extra_flops:.2e}".replace("e+", "e") if choice.extra_flops else "-"
+            cost = power(choice.extra_flops) if choice.extra_flops else "-"
             share = f"{100 * choice.extra_of_target:.3g} %" if choice.extra_flops else "-"
             lines.append(
                 f"{choice.what:<{wide}}  {_percent(choice.half_width):>9}  "
@@ -149,7 +150,7 @@ def _more(runs: list[Run], target: float) -> list[tuple[str, list[Run]]]:
     found = []
 
     def rung(where: str, size: float) -> None:
-        found.append((f"a rung {where}, {size:.2e} FLOPs".replace("e+", "e"), [*runs, ("one more", size)]))
+        found.append((f"a rung {where}, {power(size)} FLOPs", [*runs, ("one more", size)]))
 
     rung(f"below {rungs[0][1]}", flops[0] ** 2 / flops[1])
     gap = int(np.argmax(flops[1:] / flops[:-1]))

@@ -7,16 +7,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from io import StringIO
 from pathlib import Path
 
 import pandas as pd
-from rich.console import Console, Group
-from rich.table import Table
-from rich.text import Text
 
 from ladder.accounting import active_parameters, forward_flops, parameters, scaling_flops, shared_fraction
 from ladder.gating import waves
+from ladder.numerals import gigabytes, power
+from ladder.plan_table import render
 from ladder.spec import Ladder, Resources, Rung, RunSpec
 
 CALIBRATION_S = 2.0
@@ -84,7 +82,7 @@ class Plan:
         return json.dumps(asdict(self), allow_nan=False)
 
     def __str__(self) -> str:
-        return _render(self)
+        return render(self)
 
 
 def plan(ladder: Ladder, *, calibrate: bool = True) -> Plan:
@@ -238,7 +236,7 @@ def _warnings(runs: tuple[PlannedRun, ...]) -> Iterator[str]:
         )
     for target in runs[len(rungs) :]:
         if target.flops < top:
-            yield f"the target has {_flops(target.flops)} FLOPs, less than the top rung's {_flops(top)}"
+            yield f"the target has {power(target.flops)} FLOPs, less than the top rung's {power(top)}"
         elif target.flops > 500 * top:
             yield (
                 f"the target is {target.flops / top:.3g}x the top rung in FLOPs: beyond 500x no public "
@@ -257,14 +255,14 @@ def _problems(asked: list[tuple[PlannedRun, Resources]], peak: int, cpus: int, m
             )
         if (needed := run.memory_bytes * resources.hosts) > memory:
             yield (
-                f"{run.run} needs about {_bytes(needed)}, this machine has {_bytes(memory)}: use a "
+                f"{run.run} needs about {gigabytes(needed)}, this machine has {gigabytes(memory)}: use a "
                 "smaller parallel.micro_batch_rows or a smaller model"
             )
     single = [run.memory_bytes * resources.hosts for run, resources in asked if is_local(resources)]
     if peak > memory >= max(single, default=0):
         yield (
-            f"runs that train at the same time need about {_bytes(peak)}, this machine has {_bytes(memory)}: "
-            "raise Resources(cpus=...), so that fewer run together"
+            f"runs that train at the same time need about {gigabytes(peak)}, this machine has "
+            f"{gigabytes(memory)}: raise Resources(cpus=...), so that fewer run together"
         )
 
 
@@ -280,97 +278,6 @@ def not_here(run: str, resources: Resources) -> str:
     )
 
 
-LEGEND = (
-    "active: parameters that a token uses; shared: the part of its expert compute that every token takes; "
-    "per active: tokens for each active parameter; peak lr: of embeddings and gains, then of matrices; "
-    "of target: FLOPs in percent of the target's; on: what each run occupies"
-)
-
-
 def _devices(resources: Resources) -> str:
     each = f"{resources.gpus} GPU" if resources.gpus else f"{resources.cpus} CPU"
     return each if resources.hosts == 1 else f"{resources.hosts} x {each}"
-
-
-def _render(plan: Plan) -> str:
-    console = Console(file=StringIO(), width=88, no_color=True, legacy_windows=False)
-    size = _table("", "width", "params\ntotal", "\nactive", "shared\nof experts", "tokens", "per\nactive")
-    for column in ("steps", "batch\ntokens", "peak lr", "\nmatrices"):
-        size.add_column(column, justify="right")
-    cost = _table("", "train\nFLOPs", "of\ntarget", "on", "memory,\nestimate", "time,\nestimate")
-    for run in plan.runs:
-        if run.role == "target":
-            size.add_section()
-            cost.add_section()
-        size.add_row(
-            run.run,
-            str(run.width),
-            _big(run.params_total),
-            _big(run.params_active),
-            f"{run.shared_fraction:.0%}",
-            _big(run.tokens),
-            f"{run.tokens_per_active:.3g}",
-            f"{run.steps:,}",
-            f"{run.batch_tokens:,}",
-            f"{run.peak_lr:.3g}",
-            f"{run.peak_matrix_lr:.3g}",
-        )
-        cost.add_row(
-            run.run,
-            _flops(run.flops),
-            "-" if run.flops_of_target is None else f"{100 * run.flops_of_target:.3g}%",
-            run.devices,
-            _bytes(run.memory_bytes),
-            _duration(run.seconds),
-        )
-    flops = _flops(sum(run.flops for run in plan.runs))
-    time = (
-        ""
-        if plan.seconds is None
-        else f", about {_duration(plan.seconds)} on this machine, as `ladder run` places them"
-    )
-    title = f"{plan.name}: {len(plan.runs)} runs, {flops} FLOPs{time}"
-    notes = [
-        f"{kind}: {text}"
-        for kind, texts in (
-            ("warning", plan.warnings),
-            ("not here", plan.elsewhere),
-            ("PROBLEM", plan.problems),
-        )
-        for text in texts
-    ]
-    console.print(Group(Text(title), size, Text(), cost, Text(LEGEND, style="dim"), *map(Text, notes)))
-    text = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
-    return "\n".join(line.rstrip() for line in text.splitlines())
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(column, justify="right" if column else "left")
-    return table
-
-
-def _flops(number: float) -> str:
-    return f"{number:.2e}".replace("e+", "e")  # 2.65e19
-
-
-def _big(number: float) -> str:
-    """59.9k, 1.6B"""
-    for limit, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if number >= limit:
-            return f"{number / limit:.3g}{unit}"
-    return f"{number:.3g}"
-
-
-def _bytes(number: float) -> str:
-    return f"{number / 1e9:.{2 if number < 1e10 else 0}f} GB"
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    for limit, unit in ((86400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * limit:
-            return f"{seconds / limit:.1f} {unit}"
-    return f"{seconds:.0f} s"

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from ladder import EvalSpec, Gate, Ladder, ParallelSpec, Resources, Rung, plan, planning
+from ladder import EvalSpec, Gate, Ladder, ParallelSpec, Resources, Rung, numerals, plan, planning
 from ladder.accounting import active_parameters, parameters, scaling_flops
 from ladder.recipe import laptop
 from tests.ladder.examples import LADDER, RUN
@@ -186,14 +186,14 @@ def test_the_table_is_readable_in_a_terminal_of_90_columns(machine):
     ("number", "text"), [(950, "950"), (59_904, "59.9k"), (1.6e9, "1.6B"), (2.65e13, "26.5T")]
 )
 def test_sizes_are_human(number, text):
-    assert planning._big(number) == text
+    assert numerals.short(number) == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(None, "-"), (59.4, "59 s"), (125, "2.1 min"), (9000, "2.5 h"), (1e6, "11.6 days")]
 )
 def test_durations_are_human(seconds, text):
-    assert planning._duration(seconds) == text
+    assert numerals.duration(seconds) == text
 
 
 def test_the_calibration_measures_a_plausible_core(monkeypatch):
